@@ -651,8 +651,7 @@ class Feature:
 
 @cache
 def find_features() -> tuple[Feature, ...]:
-    """Return the features of this installation: of this package, then of other distributions, each
-    group sorted by name."""
+    """Return this package's features, then those of other distributions, each sorted by name."""
     folders = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
     features = [import_module(f"pipeline.features.{name}").FEATURE for name in folders]
     points = sorted(installed_entry_points(GROUP), key=lambda point: point.name)

@@ -1,5 +1,4 @@
-"""The doit tasks, under a former name that dodo files may still use; it is now
-`pte_pipeline.tasks`."""
+"""The doit tasks, under a former name for `pte_pipeline.tasks` that dodo files may still use."""
 
 from pipeline.cli.tasks import *
 from pipeline.cli.tasks import __all__ as __all__

@@ -53,8 +53,7 @@ Passes = Annotated[tuple[PassSpec, ...], Field(strict=False), NeedsFeature("pass
 
 
 class EdgeConfig(Options):
-    """Settings for the conversion to edge dialect (`EdgeCompileConfig`), and passes over the edge
-    program."""
+    """Settings for the edge dialect (`EdgeCompileConfig`), and passes over the edge program."""
 
     check_ir_validity: bool = True
     """Check that only core ATen operators and known types remain.

@@ -108,8 +108,11 @@ class OneFlag:
 
 
 def _check_softmax(value: str | None, info: ValidationInfo) -> str | None:
-    """Refuse a value that would be lost: executorch omits a pipeline config from the compile specs
-    if it equals the general default, and Ethos-U55 would then silently use a different default."""
+    """Reject a value that would be lost.
+
+    executorch omits a pipeline config from the compile specs if it equals the general default, and
+    Ethos-U55 would then silently use a different default.
+    """
     target = str(info.data.get("target") or info.data.get("tosa_spec") or "")
     if value == "masked" and ("u55" in target or "u65" in target):
         raise rule("must be stable for this target")
@@ -148,7 +151,9 @@ RANGES = ("act_qmax", "act_qmin", "weight_qmax", "weight_qmin")
 
 
 class ArmScheme(Options):
-    """Options of `get_symmetric_quantization_config` or, with int16 activations, of
+    """Options for symmetric quantization with int8 or int16 activations.
+
+    They are passed to `get_symmetric_quantization_config` or, with int16 activations, to
     `get_symmetric_a16w8_quantization_config`.
 
     Activations are affine, and weights symmetric.

@@ -70,9 +70,11 @@ def _executable(path: str) -> bool:
 
 
 def converter() -> str:
-    """Return the path of the model converter: the one that an environment variable names, or the
-    wheel's. executorch would only find the wheel's through a wrapper script on PATH, whose digest
-    differs."""
+    """Return the path of the model converter.
+
+    An environment variable may name it; otherwise, it is the wheel's. executorch would find the
+    wheel's only through a wrapper script on PATH, whose digest differs.
+    """
     if _own_converter():
         return _own_converter()
     folders = package_folders("model_converter")

@@ -75,8 +75,10 @@ def differing(before: Stamps, now: Stamps) -> list[str]:
 
 
 def find_stamps(root: Path, apart: set[str]) -> Stamps:
-    """Return the modification time and size of each file of a workspace, by its path relative to
-    `root`. Hidden files and the folders in `apart` are left out."""
+    """Return the modification time and size of each file of a workspace.
+
+    The keys are paths relative to `root`. Hidden files and the folders in `apart` are left out.
+    """
     stamps: Stamps = {}
     for folder, folders, files in os.walk(root):
         folders[:] = [

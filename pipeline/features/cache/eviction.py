@@ -103,8 +103,7 @@ def _drop(path: Path, size: int, evicted: Evicted) -> bool:
 
 
 def _find_earliest_lease(store: Store) -> float:
-    """Return when the oldest running build began, in seconds since the epoch; infinity if none
-    runs."""
+    """Return when the oldest running build began, in seconds since the epoch, or infinity."""
     folder = store.root / FOLDER
     sweep(folder)
     times = [float("inf")]

@@ -190,13 +190,17 @@ class Index:
     # Eviction, which follows the index and checks each file's time of last use
 
     def oldest(self, before: float) -> tuple[Digest, int] | None:
-        """Return the least recently used result and its bytes; None if all were used since
-        `before`."""
+        """Return the least recently used result and its bytes.
+
+        Returns None if all results were used since `before`.
+        """
         return self._oldest("results", "true", before)
 
     def oldest_loose(self, before: float) -> tuple[Digest, int] | None:
-        """Return the least recently used blob that no result names and its bytes, or None if every
-        such blob was used since `before`."""
+        """Return the least recently used blob that no result names, and its bytes.
+
+        Returns None if every such blob was used since `before`.
+        """
         return self._oldest("blobs", "not named", before)
 
     def _oldest(
@@ -261,8 +265,11 @@ class Index:
             self._sql.executemany("update folders set time = ? where name = ?", times)
 
     def _settled_time(self, folder: str, patient: bool = False) -> int:
-        """Return a folder's modification time in nanoseconds, or 0 if the folder could still change
-        without a new time; with `patient`, wait for a while until it can't."""
+        """Return a folder's modification time in nanoseconds, or 0 if it isn't reliable yet.
+
+        It isn't if the folder could still change without a new time. With `patient`, this waits for
+        a while until it can't.
+        """
         for pause in (0.0, _SETTLING) if patient else (0.0,):
             time.sleep(pause)
             now = time.time_ns()
@@ -286,8 +293,7 @@ class Index:
 
 
 def _read_ahead(paths: Iterable[str]) -> None:
-    """Read files in parallel before they are needed, so that the disk gets many requests at
-    once."""
+    """Read files in parallel ahead of time, so that the disk gets many requests at once."""
     from concurrent.futures import ThreadPoolExecutor  # not needed by a no-op run
 
     def read(path: str) -> None:

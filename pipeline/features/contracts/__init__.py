@@ -1,5 +1,4 @@
-"""Contracts: what packages require of the runtime that loads them, and what targets' runtimes
-provide."""
+"""Contracts: what packages require of runtimes, and what targets' runtimes provide."""
 
 from __future__ import annotations
 

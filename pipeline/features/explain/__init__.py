@@ -1,5 +1,7 @@
-"""Explain: what a run would do, and why each action of a package is current or stale, down to the
-file, tensor or library."""
+"""Explain: shows what a run would do, and why actions are current or stale.
+
+Reasons are as precise as a file, a tensor or a library.
+"""
 
 from __future__ import annotations
 

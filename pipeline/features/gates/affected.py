@@ -1,5 +1,6 @@
-"""`doit affected`: the packages and methods that a run would build again because of changes since a
-revision, for people or as JSON for a CI matrix. Nothing is built.
+"""`doit affected`: lists what a run would build again because of changes since a revision.
+
+It lists packages and methods, for people or as JSON for a CI matrix. Nothing is built.
 
 The keys of actions decide: a method is affected if the key of its compile action differs from the
 key at the revision. If a key can't be known because a model is not exported in this store, all

@@ -234,9 +234,11 @@ def _same_processor(report: Json) -> bool:
 
 
 def _is_other_latency(then: Json, now: Json) -> bool:
-    """Return whether a latency differs by more than other load on the machine can explain: its
-    quartiles don't overlap the accepted ones, and the ratio to the source, which is timed in
-    alternation with the package, changed in the same direction."""
+    """Return whether a latency differs by more than other load on the machine can explain.
+
+    Its quartiles must not overlap the accepted ones, and the ratio to the source, which is timed in
+    alternation with the package, must have changed in the same direction.
+    """
     steady = now["steady_ms"]
     ratio = now["ratio"] / then["ratio"]
     slower = steady["low"] > then["high"] and ratio > _STEP

@@ -168,8 +168,10 @@ def describe_place(node: Node) -> str:
 
 @contextmanager
 def _explain_control_flow(module: GraphModule) -> Iterator[None]:
-    """Raise PipelineError if NNCF fails on control flow: it mistakes a branch for a constant
-    tensor."""
+    """Raise PipelineError if NNCF fails on control flow.
+
+    It mistakes a branch for a constant tensor.
+    """
     branches = set()
     for name, submodule in module.named_modules():
         if name and hasattr(submodule, "graph"):
