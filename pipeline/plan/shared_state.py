@@ -2,7 +2,7 @@
 
 A key-value cache that `prefill` fills and `decode` reads is a single buffer of the model.
 ExecuTorch gives each method its own copy unless their memory is planned together, and a package
-whose state is split this way by accident computes something else than its model.
+whose state is split this way by accident computes something other than its model.
 """
 
 from __future__ import annotations

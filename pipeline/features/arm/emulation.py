@@ -1,4 +1,4 @@
-"""Sets up Arm's emulation layers, on which any Vulkan driver can run VGF, or says what is missing.
+"""Sets up Arm's emulation layers, with which any Vulkan driver can run VGF.
 
 `eval "$(python -m pte_pipeline.emulation FOLDER)"` sets them up for a shell.
 """

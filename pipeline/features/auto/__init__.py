@@ -1,4 +1,4 @@
-"""Auto: watches the workspace, and at each save builds what the saved file affects."""
+"""Auto: watches the workspace, and builds what a saved file affects."""
 
 from __future__ import annotations
 

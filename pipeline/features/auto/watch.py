@@ -1,4 +1,4 @@
-"""`doit auto`: at each save, builds again what the saved file affects.
+"""`doit auto`: builds what a saved file affects, after each save.
 
 Each build is a separate `doit` process, which determines what is stale. The stamps of files are
 polled, which needs no library and works on any filesystem.
@@ -26,7 +26,7 @@ Stamps = dict[str, tuple[int, int]]
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Build packages, by default all, now and at each save, until Ctrl-C. Raises PipelineError."""
+    """Build packages, by default all, now and after each save. Raises PipelineError."""
     known_packages(plan, words)
     workspace = plan.workspace
     apart = {

@@ -19,7 +19,7 @@ from pipeline.store.store import Store
 
 @dataclass
 class Evicted:
-    """The outcome of an eviction; sizes in bytes. `busy` if another eviction was in progress."""
+    """The outcome of an eviction, in bytes. `busy` means that another eviction was in progress."""
 
     results: int = 0
     blobs: int = 0

@@ -1,4 +1,4 @@
-"""An index of a store: knows its files without reading a million of them.
+"""An index of a store, which knows its files without reading a million of them.
 
 It is an SQLite file that can be deleted at any time. Builds don't write it: each reader brings it
 up to date, by listing the folders whose modification time has changed and reading the new entries.
@@ -161,13 +161,13 @@ class Index:
     # Its contents
 
     def blobs(self) -> tuple[int, int]:
-        """Return number and bytes of the blobs."""
+        """Return the number of blobs and their bytes."""
         query = "select count(*), total(size) from blobs"
         number, size = self._sql.execute(query).fetchone()
         return number, int(size)
 
     def results(self) -> dict[str, tuple[int, int]]:
-        """Return number and bytes of the results of each kind."""
+        """Return the number of results of each kind and their bytes."""
         query = "select kind, count(*), total(size) from results group by kind"
         return {
             kind: (number, int(size)) for kind, number, size in self._sql.execute(query)

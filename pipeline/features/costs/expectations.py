@@ -1,4 +1,4 @@
-"""Expects of each action the cost that it, or the most similar actions, had before."""
+"""Predicts the cost of each action from earlier runs of it or of the most similar actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words in a line, or in the definitions it uses, that hint at why tracing fixed a value or branch.
+"""Words in a line, or in the definitions that it uses, that hint at why tracing fixed a value.
 
 They indicate a likely cause, not a proof. Doesn't import torch.
 """

@@ -44,7 +44,7 @@ class GateSubject(NamedTuple):
 
 @dataclass(frozen=True)
 class Gate:
-    """A kind of gate: the least figure if its name begins with `min_`, otherwise the greatest.
+    """A kind of gate; its limit is a minimum if its name begins with `min_`, else a maximum.
 
     Attributes:
         name: the name of its field in the config.

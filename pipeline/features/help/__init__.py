@@ -1,4 +1,4 @@
-"""Help: the meaning of commands and config keys, in a terminal and at the Tab key.
+"""Help: explains commands and config keys in a terminal, and completes them with Tab.
 
 pages.py        prints `doit help`
 error_codes.py  finds the code of an error, and prints the page of each code

@@ -176,8 +176,10 @@ def _find_wrong_commit(attested: _Attested, commit: str) -> str:
     if not attested.commit:
         return f"names no commit, must name {commit[:12]}"
     if attested.commit != commit:
-        return f"is of commit {shown(attested.commit[:12])}, not of {commit[:12]}"
-    return f"is of commit {commit[:12]} with changes" if attested.changed else ""
+        return f"was built from commit {shown(attested.commit[:12])}, not from {commit[:12]}"
+    return (
+        f"was built from commit {commit[:12]} with changes" if attested.changed else ""
+    )
 
 
 def _compare(

@@ -41,7 +41,7 @@ class EmbeddingOptions(Options):
 
 
 class TorchaoQuantize(QuantizeConfig):
-    """Options of torchao's `quantize_` for the linears of a method, and of its embeddings.
+    """Options of torchao's `quantize_` for the linear layers and embeddings of a method.
 
     Weights are symmetric, with a scale for each channel or group of a channel. Activations of a
     dynamic scheme are quantized at run time, with a scale for each token.

@@ -1,4 +1,4 @@
-"""Checks that a workspace's passes and operator libraries read only what keys hold.
+"""Checks that a workspace's passes and operator libraries read only inputs that are in keys.
 
 The check uses the record of their process.
 """

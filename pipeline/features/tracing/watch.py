@@ -1,6 +1,7 @@
 """The log of what user code touches, whichever view records it.
 
-It holds files as they were at first sight, and everything else that a later run could find changed.
+It records files as they were when first seen, and everything else that a later run could find
+changed.
 """
 
 from __future__ import annotations

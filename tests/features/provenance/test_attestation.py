@@ -275,8 +275,10 @@ def test_files_of_another_commit_are_told(folder):
     def told(commit):
         return verify_folder(folder, KEYS, commit)[1]
 
-    assert told("a" * 40) == [f"{BUNDLE}: is of commit aaaaaaaaaaaa with changes"]
-    assert told("b" * 40) == [f"{BUNDLE}: is of commit 'aaaaaaaaaaaa', not of bbbbbbbbbbbb"]
+    assert told("a" * 40) == [f"{BUNDLE}: was built from commit aaaaaaaaaaaa with changes"]
+    assert told("b" * 40) == [
+        f"{BUNDLE}: was built from commit 'aaaaaaaaaaaa', not from bbbbbbbbbbbb"
+    ]
     sources = ("predicate", "buildDefinition", "resolvedDependencies", 0)
     resign(folder, lambda s: reduce(getitem, sources, s).pop("annotations"))
     assert not told("a" * 40)
