@@ -56,7 +56,8 @@ class Gates(MethodGates):
 
 
 class Limits(Options):
-    """Limits on the difference between outputs and the source program's. All set limits must hold.
+    """Limits on the difference between outputs and the source program's; all that are set must
+    hold.
 
     Without `atol` and `rtol`, the limits depend on the program's dtypes, depth and quantization
     (pipeline/validate/default_limits.py).

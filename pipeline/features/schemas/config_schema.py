@@ -84,7 +84,7 @@ Matrix.:
         - type: "null"
 File.:
   title: File
-  description: A config file, which describes packages, or a part that other files extend.
+  description: A config file. It describes packages, or is a part that other files extend.
   type: object
   minProperties: 1
   additionalProperties: false
