@@ -1,4 +1,4 @@
-"""The doit tasks, under a former name for `pte_pipeline.tasks` that dodo files may still use."""
+"""The doit tasks under a former name of `pte_pipeline.tasks`, which old dodo files may use."""
 
 from pipeline.cli.tasks import *
 from pipeline.cli.tasks import __all__ as __all__

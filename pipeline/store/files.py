@@ -172,7 +172,7 @@ def _is_own_folder(path: str) -> bool:
 def name_full_disk(
     error: OSError, folder: str | Path, size: int | None = None
 ) -> OSError:
-    """Return a full disk's error, with the folder and the bytes that are free and needed there.
+    """Return the error for a full disk, with the folder and its free and needed bytes.
 
     Args:
         size: the number of bytes that are needed, or None if unknown.

@@ -267,8 +267,8 @@ class Index:
     def _settled_time(self, folder: str, patient: bool = False) -> int:
         """Return a folder's modification time in nanoseconds, or 0 if it isn't reliable yet.
 
-        It isn't if the folder could still change without a new time. With `patient`, this waits for
-        a while until it can't.
+        It isn't reliable while the folder could still change without a new time. With `patient`,
+        wait for a while until it is.
         """
         for pause in (0.0, _SETTLING) if patient else (0.0,):
             time.sleep(pause)

@@ -227,7 +227,8 @@ class CaseMaker:
     def _depends_on_layout(self, inputs: InputSet) -> bool:
         """Return whether the source's outputs depend on the memory layout of its inputs.
 
-        If so, none of them is the right answer. Only operators that take strides can cause this.
+        If so, no single output is the right answer. Only operators that take strides can cause
+        this.
         """
         names = map(base_name, iter_nodes(self.source.program))
         if not any(name.startswith("as_strided") for name in names):

@@ -34,7 +34,7 @@ class Answers:
         self._lock = threading.Lock()
 
     def note(self, action: Action, report: Json) -> None:
-        """Record a running action's progress and output in the files of a local action.
+        """Record a running action's progress and output in the same files as for a local action.
 
         Raises OSError.
         """

@@ -72,7 +72,7 @@ EXPORT_HINT = "; ".join(_HINTS[EXPORT_FLAGS][1:])
 def find_branch_hint(text: str, reads_value: bool = False) -> str:
     """Return what a branch depends on, and the remedy; "" if unknown.
 
-    The words of its test decide.
+    The words of its test are the evidence.
 
     Args:
         reads_value: whether the test is known to read the value of a tensor.
@@ -87,7 +87,7 @@ def find_branch_hint(text: str, reads_value: bool = False) -> str:
 def find_value_hint(text: str, was_read: bool = False) -> str:
     """Return where a value comes from, and the remedy; "" if unknown.
 
-    The words of its statement decide.
+    The words of its statement are the evidence.
 
     Args:
         was_read: whether the value is known to have been read from a tensor.

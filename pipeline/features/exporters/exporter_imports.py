@@ -48,7 +48,8 @@ def importing_for(root: Path, path: Path) -> Iterator[None]:
 def _for_started_processes(models: Path) -> str:
     """Return a `sys.path` entry through which spawned processes find a folder's modules.
 
-    They inherit it. This process finds nothing through it, since it has a better finder.
+    These processes inherit the entry. This process finds nothing through it, since it has a better
+    finder.
     """
     entry = os.path.join(models, ".")
     sys.path_importer_cache[entry] = _NothingFinder()

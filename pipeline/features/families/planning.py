@@ -1,7 +1,7 @@
 """The families of a workspace.
 
-It knows which packages share weights, what determines these weights, and the current files of each
-family.
+This module knows which packages share weights, what determines these weights, and the current files
+of each family.
 
 Facts common to the packages of a family are looked up once for all of them, so that planning a
 family of hundreds takes no longer than planning as many single packages.

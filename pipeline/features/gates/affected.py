@@ -59,7 +59,7 @@ def _make_row(
     """Return the record of a package that a change affects.
 
     Args:
-        methods: the methods that are compiled again, in the order of the model; None for all, also
+        methods: the methods that are compiled again, in the order of the model; None for all, and
             if they can't be known before the model is exported.
         reasons: the changes, down to the file, config key, tensor or library.
         lower, validate: whether the package is lowered, and validated, again.

@@ -23,7 +23,7 @@ ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 class GateSubject(NamedTuple):
     """A package, or one of its methods, with everything that gates check.
 
-    This is its figures now and in the baseline, its records, the files of its family (digest and
+    These are its figures now and in the baseline, its records, the files of its family (digest and
     bytes by package and name), its contract if known, the calls that delegates left, the runtimes
     of targets by name, and the device of the figure.
     """

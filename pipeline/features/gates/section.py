@@ -94,7 +94,8 @@ def _gate(gate: Json) -> Row:
 def _describe_limit(gate: Json, style: Callable[[Any], str], limit: float) -> str:
     """Return the limit of a gate in words.
 
-    If the limit is a list of what is allowed, the gate counts the rest, of which none is allowed.
+    If the limit is a list of what is allowed, the gate counts everything else, and allows none of
+    it.
     """
     if gate.get("unit") in ("calls", "needs"):
         return "none"

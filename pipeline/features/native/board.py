@@ -144,8 +144,8 @@ class Board:
     def make_command(self, paths: Sequence[str]) -> tuple[list[str], int]:
         """Return the command that runs the runner on the board, and a number for `kill_runner`.
 
-        The runner gets files on the board; the number ends it. Raises DeviceError if the board
-        can't be used any more.
+        The runner reads files on the board; `kill_runner` ends it by the number. Raises DeviceError
+        if the board can't be used any more.
         """
         self._check()
         self._started += 1

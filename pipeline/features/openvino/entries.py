@@ -138,8 +138,8 @@ def _around_preprocess() -> AbstractContextManager[None]:
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
     """Collect the reasons why nodes are not delegated.
 
-    OpenVINO's PyTorch frontend lacks the operator, which is all that it checks, or an option skips
-    the node.
+    Either OpenVINO's PyTorch frontend lacks the operator, which is all that it checks, or an option
+    skips the node.
     """
     from executorch.backends.openvino.partitioner import OpenvinoOperatorsSupport
 

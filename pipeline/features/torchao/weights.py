@@ -104,7 +104,7 @@ def _replace(
 
 
 def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
-    """Quantize linears, and return their number.
+    """Quantize linear layers, and return their number.
 
     Each weight gets a module of its own, since embeddings may share the attribute.
     """

@@ -101,7 +101,7 @@ def _find_modules(action: Action[CompileInputs], workspace: Workspace) -> list[P
 def _names_plugins(path: str) -> bool:
     """Return whether a file lists a distribution's entry points.
 
-    Libraries read it for every installed distribution to find their plugins, also for one that is
+    Libraries read it for every installed distribution to find their plugins, even for one that is
     installed from its source folder.
     """
     place = Path(path)
