@@ -652,8 +652,7 @@ class Feature:
 
 @cache
 def find_features() -> tuple[Feature, ...]:
-    """Return the features of this installation: of this package, then of other distributions, each
-    group sorted by name."""
+    """Return this package's features, then those of other distributions, each sorted by name."""
     features = [
         import_module(f"pipeline.features.{name}").FEATURE
         for name in sorted(os.listdir(FOLDER))

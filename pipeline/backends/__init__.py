@@ -168,7 +168,7 @@ def edge_operators(backends: Iterable[Backend]) -> list[str]:
 
 
 def quantizes_for(quantizer: str, backend: Backend) -> bool:
-    """Return whether a backend may be able to lower a quantizer's output, so far as is known."""
+    """Return whether a backend may be able to lower a quantizer's output."""
     takers = QUANTIZERS[quantizer].backends
     if takers is None or backend.plugin or backend.name in takers:
         return True

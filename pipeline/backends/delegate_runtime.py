@@ -16,7 +16,7 @@ from pipeline.store.errors import DeviceError
 
 
 class DelegateError(DeviceError):
-    """A delegate refused its bytes or a call.
+    """The error for a delegate that refuses its bytes or a call.
 
     `debug_handle` is the handle of the instruction that failed, if the delegate knows it: a number
     that `debug_handle_map` of the preprocess result maps to a node.

@@ -1,4 +1,4 @@
-"""Collects why partitioners leave nodes; shared by the families' functions for `Lowering.reasons`.
+"""Collects the reasons why partitioners leave nodes, for the families' `Lowering.reasons`.
 
 Partitioners log, print or store their findings, so their functions are wrapped; their choices stay
 the same. A reason continues "it is left because" in a few words, the partitioner's own if it gives

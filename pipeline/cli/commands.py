@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pipeline.moments import Command, find_features
 
 _TARGETS = "[package[/method] ...]"
-_ANY = "Names may be patterns ('vision*', 'vision/enc*'); the default is everything."
+_ANY = "Names may be patterns ('vision*', 'vision/enc*'); without names, all packages are selected."
 
 # Groups of tasks: `doit lower vision` is short for `doit lower:vision`.
 GROUPS: Mapping[str, Command] = {
@@ -21,14 +21,14 @@ GROUPS: Mapping[str, Command] = {
             "lower",
             "lower packages: export, quantize, compile and link what is stale",
             _TARGETS,
-            more=f"{_ANY} A method alone is not linked.",
+            more=f"{_ANY} If you name a method, it is compiled but not linked.",
             examples=(
                 ("doit lower", "all packages"),
-                ("doit lower vision 'asr*'", "these packages"),
+                ("doit lower vision 'asr*'", "some packages, by name or pattern"),
                 ("doit lower vision/classify", "one method, without linking"),
                 ("doit lower -n 4", "with four workers"),
                 ("doit lower vision -a", "compile again and ignore the store"),
-                ("doit lower -v", "with a line for each method in the table"),
+                ("doit lower -v", "add a line for each method to the table"),
             ),
         ),
         Command(
@@ -36,11 +36,11 @@ GROUPS: Mapping[str, Command] = {
             "lower packages, run them, and compare each with its source program",
             _TARGETS,
             more=(
-                f"{_ANY} For methods, only these methods and those that share state with them "
-                "are run, in their package; reports name the methods that were not requested. "
-                "If the whole package was already validated, that result is used. The exit "
-                "status is 0 only if all passed; `--allow not-judged,not-run` accepts these "
-                "verdicts too."
+                f"{_ANY} If you name methods, only these and the methods that share state with "
+                "them run, in their package; reports list the others as not requested. If the "
+                "whole package has already been validated, that result is used. The exit status "
+                "is 0 only if everything passed; `--allow not-judged,not-run` also accepts these "
+                "verdicts."
             ),
             examples=(
                 ("doit validate vision", "one package"),

@@ -24,7 +24,7 @@ _MOST_NAMES = 40  # to list as known
 
 
 class Target(NamedTuple):
-    """A package and the selected methods of it; an empty tuple selects all."""
+    """A package and its selected methods; an empty tuple selects all."""
 
     package: str
     methods: tuple[str, ...] = ()

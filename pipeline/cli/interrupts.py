@@ -14,8 +14,8 @@ _SAME = 1.0  # seconds within which a second signal counts as the same
 class Interrupts:
     """Within the block, a signal sets `status` and, until `hold`, raises KeyboardInterrupt.
 
-    A signal that was ignored before, as under `nohup`, is still ignored. Outside of the main
-    thread, which alone receives signals, nothing changes.
+    A signal that was ignored before, as under `nohup`, is still ignored. Outside the main thread,
+    which alone receives signals, nothing changes.
     """
 
     def __init__(self) -> None:

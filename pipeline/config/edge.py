@@ -53,8 +53,7 @@ Passes = Annotated[tuple[PassSpec, ...], Field(strict=False), NeedsFeature("pass
 
 
 class EdgeConfig(Options):
-    """Settings for the conversion to edge dialect (`EdgeCompileConfig`), and passes over the edge
-    program."""
+    """Settings for the edge dialect (`EdgeCompileConfig`), and passes over the edge program."""
 
     check_ir_validity: bool = True
     """Check that only core ATen operators and known types remain.
@@ -84,14 +83,14 @@ class EdgeConfig(Options):
     Example: true
     """
     passes: Passes = ()
-    """Passes over the edge program, in this order, as module:name, from passes/, ExecuTorch or an
-    installed distribution.
+    """The passes to run over the edge program, in this order; each is module:name, from passes/,
+    ExecuTorch or an installed distribution.
 
     Example: ['fusions:FuseGelu']
     """
     passes_after_delegation: Passes = ()
-    """Passes over the operators that partitioners left, which `EdgeProgramManager.transform` runs
-    before anything is folded.
+    """The passes to run over the operators that were not delegated, by
+    `EdgeProgramManager.transform` and before anything is folded.
 
     Example: ['fusions:DropCopies']
     """

@@ -26,9 +26,10 @@ class MemoryPlan(Options):
     """Settings for planning the memory of a method: options of `MemoryPlanningPass`."""
 
     algorithm: Algorithms = ("greedy",)
-    """greedy lets tensors with different lifetimes share memory, greedy_without_overlap only in
-    whole blocks; naive gives each tensor its own. From a list, the algorithm that needs the least
-    memory is used. For your own algorithm, write module:name, as for passes.
+    """greedy lets tensors with different lifetimes share memory, greedy_without_overlap does so
+    only in whole blocks, and naive gives each tensor its own memory. If you list several, the one
+    that needs the least memory is used. To use your own algorithm, write module:name, as for
+    passes.
 
     Example: greedy_without_overlap
     """
@@ -112,7 +113,7 @@ class MethodEmit(Options):
 
 
 class LayoutConfig(Options):
-    """Settings for the layout of the .pte file. Changing them doesn't compile anything again."""
+    "Settings for the layout of the .pte file. Changing them doesn't recompile anything."
 
     extract_delegate_segments: bool = True
     """Store payloads of delegates in separate segments, so that a runtime can free them.
@@ -153,8 +154,8 @@ class EmitConfig(Options):
     Example: true
     """
     external_files: dict[Name, Patterns] = Field(default={})
-    """The constants to store in each .ptd file, by file name: patterns for qualified names, such as
-    decoder.*. Applies regardless of external_constants.
+    """For each .ptd file, by its name, the constants to store in it: patterns for qualified names,
+    such as decoder.*. Applies regardless of external_constants.
 
     Example: {embeddings: [embed.weight]}
     """
@@ -225,21 +226,21 @@ class EmitConfig(Options):
     Example: true
     """
     etrecord: Annotated[bool, NeedsFeature("etrecord")] = False
-    """Write etrecord.bin next to the package, with which ExecuTorch's Inspector adds source lines
-    and modules to a device's profile. The package stays the same.
+    """Write etrecord.bin next to the package. ExecuTorch's Inspector uses it to add source lines
+    and modules to a device's profile. The package doesn't change.
 
     Example: true
     """
     metadata: bool = False
     """Add the constant method get_metadata, which returns JSON: signatures of the methods, values
-    of constant methods, and the versions and sources of the build. Doesn't compile any method
-    again.
+    of constant methods, and the versions and sources of the build. This doesn't recompile any
+    method.
 
     Example: true
     """
     metadata_revision: bool = False
-    """Add the workspace's git commit to the metadata. Each new commit then links the package again,
-    without compiling any method again.
+    """Add the workspace's git commit to the metadata. Each new commit then relinks the package,
+    without recompiling any method.
 
     Example: true
     """

@@ -46,8 +46,8 @@ class MethodConfig(Options):
     """Settings for lowering one method."""
 
     partitioners: tuple[PartitionerSpec, ...] = Field(strict=False)
-    """The delegates that the method is lowered to, tried in this order. An empty list explicitly
-    selects portable operators only.
+    """The delegates that the method is lowered to, tried in this order. An empty list selects
+    portable operators only.
 
     Example: [xnnpack, {vulkan: {force_fp16: true}}]
     """
@@ -198,8 +198,8 @@ class PackageConfig(Options):
     Example: {max_seq_len: 512}
     """
     target: Label | None = None
-    """The device: the name of a file in targets/ that describes its runtime, on which the package
-    must run, or just a label for people and reports.
+    """The target device: the name of a file in targets/, whose runtime must be able to run the
+    package, or just a label for people and reports.
 
     Example: android-arm64
     """

@@ -56,15 +56,16 @@ class Gates(MethodGates):
 
 
 class Limits(Options):
-    """Limits on the difference between outputs and the source program's. All set limits must hold.
+    """Limits on the difference between outputs and the source program's; all that are set must
+    hold.
 
     Without `atol` and `rtol`, the limits depend on the program's dtypes, depth and quantization
     (pipeline/validate/default_limits.py).
     """
 
     atol: Tolerance | None = None
-    """The absolute tolerance of an output's values; 1e-4 if only rtol is set. Without both, the
-    limits depend on the program's dtypes, depth and quantization.
+    """The absolute tolerance of an output's values; 1e-4 if only rtol is set. If neither is set,
+    the limits depend on the program's dtypes, depth and quantization.
 
     Example: 0.0001
     """
@@ -138,7 +139,7 @@ class Latency(Options):
     """Settings for timing methods on the validating machine."""
 
     seconds: float = Field(default=0.3, ge=0, le=3600, allow_inf_nan=False)
-    """The time to spend on each method, for loading it and for runs of the method and its source
+    """The time in seconds to spend on each method: to load it, and to run it and its source
     program. 0 disables timing.
 
     Example: 2
@@ -178,17 +179,17 @@ class ValidateConfig(Limits):
         default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True
     )
     """The time in seconds for validating the package; a quarter of it is reserved for locating
-    failures. Each method makes its first call regardless; after that, the worst methods come first.
-    The report lists everything that was left out. A larger budget continues where the smaller one
-    ended.
+    failures. Each method is called at least once; the rest of the time goes to the worst methods
+    first. The report lists everything that was left out. A later run with a larger budget continues
+    where this one stopped.
 
     Example: 60
     """
     # The inputs and calls that follow from these two are part of keys.
     cases: Cases | None = Field(default=None, exclude=True)
     """The cases that are generated in addition to `inputs`: zeros, large values, the limits of
-    dynamic sizes, strided and expanded tensors. By default all; for quantized methods, all but
-    large values, and only strided tensors if ranges were observed.
+    dynamic sizes, strided and expanded tensors. By default, all cases; for quantized methods, all
+    except large values; for methods whose ranges were observed, only strided tensors.
 
     Example: [zeros, limits]
     """
@@ -203,9 +204,9 @@ class ValidateConfig(Limits):
     """
     reference: Limits = Limits()
     """Limits on the difference between the exported program and its reference: `reference(method)`
-    of the exporter, and recorded outputs in golden/. By default, a few units in the last place if
-    PyTorch runs both; for recorded outputs, a limit from the program's dtypes. These limits don't
-    apply to the package, which is compared with the exported program."""
+    of the exporter, and recorded outputs in golden/. By default, the limit is a few units in the
+    last place if PyTorch runs both; for recorded outputs, it depends on the program's dtypes. These
+    limits don't apply to the package, which is compared with the exported program."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
     """Examples and limits for individual methods, which replace the package's."""
     random: bool = False
@@ -217,8 +218,8 @@ class ValidateConfig(Limits):
     allow: Annotated[
         tuple[Allowed, ...], Field(strict=False), AfterValidator(distinct)
     ] = ()
-    """Verdicts to accept in addition to passed: not-judged, not-run. Any other verdict makes doit
-    exit with an error status.
+    """Verdicts to accept in addition to passed: not-judged, not-run. With any other verdict, doit
+    exits with an error status.
 
     Example: [not-judged, not-run]
     """

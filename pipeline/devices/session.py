@@ -141,7 +141,7 @@ class Session:
                 self._loaded[method] = device.load(self.files, method)
 
     def load_together(self, methods: Sequence[str]) -> None:
-        """Load methods that share state, so far as the package shares it.
+        """Load methods together, with the state that the package shares.
 
         One device must run all of them. Raises DeviceError.
         """

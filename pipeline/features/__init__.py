@@ -1,1 +1,1 @@
-"""What the core can do without, a folder for each: `pipeline/moments.py` is the contract."""
+"""Features, a folder each: the core can do without them. `pipeline/moments.py` is the contract."""

@@ -66,8 +66,7 @@ class Archives:
         return Outline(**parts["outline"])
 
     def buffers(self, source: MethodSource) -> Mapping[str, Any] | None:
-        """Return the buffers that a method's program uses (`describe_buffers`), or None if they
-        aren't known.
+        """Return the buffers that a method's program uses (`describe_buffers`), or None if unknown.
 
         Raises SourceError.
         """

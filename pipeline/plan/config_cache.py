@@ -177,8 +177,7 @@ class ConfigCache:
         return hash_bytes(b"=" + os.fsencode(value))
 
     def _digest(self, name: str) -> Digest | None:
-        """Return the digest of a file that configs extend; it is hashed once, as many may extend
-        it."""
+        """Return the digest of a file that configs extend, which is hashed only once."""
         if name not in self._digests:
             self._digests[name] = self.workspace.find_data(
                 self.workspace.configs / name

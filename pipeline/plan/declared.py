@@ -63,8 +63,7 @@ class Declared(NamedTuple):
             yield from (p for p in inside if os.path.isfile(p) and places.wanted(p))
 
     def covers(self, places: Places, path: str, listing: bool = False) -> bool:
-        """Return whether a path is declared as a file or, for a listing, is a folder that declared
-        files may be in."""
+        """Return whether a declared file is at a path or, for a listing, may be in it."""
         parts = os.path.normpath(path).split(os.sep)
         named = []
         for pattern in self.patterns:

@@ -49,8 +49,10 @@ def _read(text: str) -> Any:
 
 
 def read_parameters(path: Path) -> dict[str, Any] | None:
-    """Read the signature of `export_methods` as JSON: parameter `names`, the `required` ones, and
-    whether it takes `any` others.
+    """Read the signature of `export_methods` as JSON.
+
+    The keys are the `names` of its parameters, the `required` ones, and whether it accepts `any`
+    others.
 
     Returns None if the source alone doesn't tell.
     """

@@ -213,8 +213,7 @@ class Files:
         self.models.archives.remember()
 
     def note_export(self, action: Action) -> None:
-        """Record the exporter's content for a finished export, and forget the export's earlier
-        results."""
+        """Record an exporter's content for a finished export, and forget its earlier results."""
         for package in self.packages:
             if self.export(package) == action.model:
                 state = {

@@ -49,8 +49,7 @@ def describe_differences(
 
 
 def _describe(difference: Difference, file: str) -> str:
-    """Describe a difference that concerns neither a program nor another action, or return "" if it
-    isn't worth a line."""
+    """Describe a difference that concerns neither a program nor an action; "" if it is trivial."""
     for words in call_all("describe_key", difference):
         if words is not None:
             return str(words)
@@ -73,8 +72,7 @@ def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _are_digests(difference: Difference) -> bool:
-    """Return whether both values are digests of quantize actions (as in a compile key) or
-    missing."""
+    """Return whether each value is a quantize action's digest (as in a compile key) or missing."""
     return all(
         isinstance(value, str | None) for value in (difference.old, difference.new)
     )

@@ -97,8 +97,7 @@ class Models:
 
     @cached_property
     def _search(self) -> tuple[dict[str, ModelSource], dict[str, str], str | None]:
-        """The usable models, the mistakes in others, both by name, and a mistake that affects
-        all."""
+        """Find the usable models, mistakes in others by name, and a mistake that affects all."""
         try:
             return *sources.find_sources(self.workspace.models), None
         except SourceError as error:
@@ -160,8 +159,7 @@ class Models:
     def wrong_parameters(
         self, model: str, given: Mapping[str, Any], document: Document
     ) -> Iterator[Problem]:
-        """Yield a problem for each mismatch between a config's parameters and those its exporter
-        takes."""
+        """Yield a problem for each mismatch between a config's parameters and its exporter's."""
         source = self.sources[model]
         if source.form != "exporter":
             if given:

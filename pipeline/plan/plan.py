@@ -35,8 +35,7 @@ class Plan(Units):
 
     @once
     def link(self, package: str) -> Action[LinkInputs] | None:
-        """Return the link action, or None until the models of the package and its family are
-        exported."""
+        """Return the link action, or None until the package and its family are exported."""
         compiles = self.compiles(package)
         quantizes = self.quantizes(package)
         methods = self.methods(package)
@@ -81,8 +80,7 @@ class Plan(Units):
 
     @once
     def link_digest(self, package: str) -> Digest | None:
-        """Return the link action's digest, or None if the package has problems or awaits an
-        export."""
+        """Return the link action's digest, or None if the package is invalid or not exported."""
         if self.waits(package):
             return None
 

@@ -73,8 +73,7 @@ class Planning:
         return ()
 
     def validate_facts(self, package: str, files: Files) -> Any:
-        """Return, as JSON, everything but the config that the additions to a validation depend
-        on."""
+        """Return, as JSON, the inputs of a validation's additions other than the config."""
         return None
 
     def held_to(self, package: str, files: Files, config: PackageConfig) -> Json:

@@ -1,4 +1,4 @@
-"""Remarks: things that are not mistakes, but are hardly intended.
+"""Remarks: things that are not mistakes, but are probably not intended either.
 
 They are reported in every run, because users assume that whatever is silently ignored took effect.
 Features find them: files that nothing uses, a `target` that resembles another one, and so on.

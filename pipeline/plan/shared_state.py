@@ -2,7 +2,7 @@
 
 A key-value cache that `prefill` fills and `decode` reads is a single buffer of the model.
 ExecuTorch gives each method its own copy unless their memory is planned together, and a package
-whose state is split this way by accident computes something else than its model.
+whose state is split this way by accident computes something other than its model.
 """
 
 from __future__ import annotations
@@ -29,16 +29,14 @@ _MOST_NAMED = 3  # buffers in a message
 
 
 def says_sharing(config: PackageConfig) -> bool:
-    """Return whether a config either says if its methods share buffers, or leaves them to the
-    app."""
+    """Return whether a config sets buffer sharing, or leaves the buffers to the app."""
     planning = config.emit.memory_planning
     is_written = "share_mutable_buffers" in planning.model_fields_set
     return is_written or not planning.alloc_mutable_buffers
 
 
 def describe_unsaid(buffers: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
-    """Return the mistake of a config that doesn't say whether its methods share buffers, and the
-    config lines to choose from.
+    """Return the mistake of a config that doesn't set buffer sharing, and the lines to choose from.
 
     Args:
         buffers: the methods that use each buffer that one of them changes.

@@ -88,8 +88,7 @@ class ActionTask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its package or, for an export, of its model, which several packages may
-        share."""
+        """The name of its package or, for an export, of its model, which packages may share."""
         return str(self.package or self.model)
 
     @property

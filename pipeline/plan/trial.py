@@ -13,8 +13,10 @@ TRIAL_BUILD = "build"
 
 
 def make_trial_plan(workspace: Workspace, folder: Path) -> Plan:
-    """Return a plan that reads configs from and builds into subfolders of `folder`, and takes the
-    last export of each model as current."""
+    """Return a plan that reads configs from and builds into subfolders of `folder`.
+
+    The last export of each model counts as current.
+    """
     trials = replace(workspace, build_folder=folder / TRIAL_BUILD)
     # A cached property that only this process reads: workers get configs in their requests.
     vars(trials)["configs"] = folder / TRIAL_CONFIGS

@@ -84,8 +84,10 @@ class Units(CheckedFiles):
 
     @once
     def compile_digests(self, package: str) -> dict[str, Digest] | None:
-        """Return the digests of the compile actions by unit, or None if the package has problems or
-        waits for an export."""
+        """Return the digests of the compile actions by unit.
+
+        Returns None if the package has problems or waits for an export.
+        """
         if self.waits(package):
             return None
 

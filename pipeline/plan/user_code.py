@@ -33,8 +33,7 @@ KNOWN = {*CORE, "pipeline", "pte_pipeline"}  # already part of every key
 
 
 class CodeReader:
-    """Finds what a workspace's modules depend on, from their current files, without running
-    them."""
+    """Finds what a workspace's modules depend on by reading their current files."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace

@@ -104,7 +104,7 @@ class ArchiveReader:
         self.members = members
         # A truncated archive can look whole: the sample inputs inside it are zip files themselves.
         if not members.has("archive_format"):
-            raise ValueError("is not a PT2 archive, or is cut short")
+            raise ValueError("is not a PT2 archive, or is truncated")
 
     def entries(self) -> list[str]:
         """Return the names of the programs, in the order of the archive."""

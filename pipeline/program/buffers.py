@@ -44,8 +44,7 @@ _DTYPES = {
 
 
 def describe_buffers(program: Json) -> dict[str, dict[str, Any]]:
-    """Return the `shape` and `dtype` of each buffer that a program uses, and whether it is
-    `changed`, keyed by qualified name."""
+    """Return, by qualified name, the `shape`, `dtype` and `changed` of each buffer in a program."""
     module = program["graph_module"]
     graph = module["graph"]
     signature = module["signature"]
@@ -163,8 +162,11 @@ class _Aliases:
         self._follow_bodies(node)
 
     def _follow_bodies(self, node: Json) -> None:
-        """Track the buffers into the graphs that a node calls: a branch, a loop's body, or a
-        `no_grad` region. The inputs of such a graph are the last operands of the node, in order."""
+        """Track the buffers into the graphs that a node calls.
+
+        Such a graph is a branch, a loop's body, or a `no_grad` region; its inputs are the last
+        operands of the node, in order.
+        """
         operands = list(_operands(node))
         for node_input in node["inputs"]:
             body = node_input["arg"].get("as_graph")
@@ -195,8 +197,11 @@ class _Aliases:
 
 
 def _operator(target: str) -> tuple[str, str]:
-    """Return the namespace and name of an operator: "aten" and "add_" for
-    `torch.ops.aten.add_.Tensor`. The namespace of a function such as `_operator.getitem` is ""."""
+    """Return the namespace and name of an operator.
+
+    They are "aten" and "add_" for `torch.ops.aten.add_.Tensor`. The namespace of a function such as
+    `_operator.getitem` is "".
+    """
     path = target.removeprefix("torch.ops.").split(".")
     if target.startswith("torch.ops."):
         return path[0], path[1]

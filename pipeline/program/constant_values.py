@@ -1,4 +1,4 @@
-"""Encode values of constant methods as JSON, from a config or an exporter, for linking.
+"""Encodes values of constant methods as JSON, from a config or an exporter, for linking.
 
 Finite numbers, strings, bools and lists of them are already JSON. Any other value becomes a list
 of its leaves, with torch's serialized tree of the containers around them, which ExecuTorch writes

@@ -1,5 +1,7 @@
-"""Explains import errors in a workspace: which file an installed library hides, and which line of
-the workspace raised the error.
+"""Explains import errors in a workspace.
+
+An explanation names the workspace file that hides an installed library, and the line that raised
+the error.
 """
 
 from __future__ import annotations
@@ -88,8 +90,7 @@ def describe_load_error(error: BaseException, folder: Path) -> str:
 
 
 def _find_line(error: BaseException, root: Path) -> str:
-    """Return the innermost line of a workspace in an error's traceback as `<file>:<line>: `, or ""
-    if there is none."""
+    """Return the innermost workspace line of a traceback as `<file>:<line>: `, or ""."""
     places = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)

@@ -166,7 +166,7 @@ def _check_array(file: Any, member: zipfile.ZipInfo) -> None:
     name = member.filename
     version = numpy.lib.format.read_magic(file)
     if version not in _HEADERS:
-        raise ValueError(f"'{name}' is of an unknown version of .npy")
+        raise ValueError(f"'{name}' has an unknown version of the .npy format")
     shape, _, dtype = _HEADERS[version](file)
     if dtype.hasobject:
         raise ValueError(f"'{name}' contains Python objects, must contain numbers")

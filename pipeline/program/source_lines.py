@@ -105,8 +105,11 @@ def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
 
 
 def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
-    """Return the innermost call in a file of the workspace, or else the innermost one outside
-    installed packages, or else the innermost of all."""
+    """Return the innermost call in a file of the workspace.
+
+    Without one, returns the innermost call outside installed packages, or else the innermost of
+    all.
+    """
     in_workspace = [frame for frame in frames if _in_workspace(frame.file, root)]
     not_installed = [
         frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)

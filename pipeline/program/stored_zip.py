@@ -149,7 +149,7 @@ def read_at(file: int, begin: int, memory: memoryview) -> None:
     while memory:
         size = os.preadv(file, [memory], begin)
         if not size:
-            raise ValueError("the archive was cut short")
+            raise ValueError("the archive is truncated")
         memory = memory[size:]
         begin = begin + size
 

@@ -32,8 +32,8 @@ class FailureGroup(NamedTuple):
 def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
     """Group the failures of methods by cause; the one farthest beyond its limit represents each.
 
-    Failures share a cause if the same operator causes them, so far as that is known, and their
-    sentences differ only in numbers and lines.
+    Failures share a cause if they have the same operator, where it is known, and their sentences
+    differ only in numbers and lines.
     """
     failures_by_cause: dict[tuple[str, str, str], list[Json]] = {}
     for method in methods:

@@ -77,8 +77,10 @@ class BlobStore(StoreFolder):
         return self.find(blob_name(blob))
 
     def has(self, blob: Digest) -> bool:
-        """Return whether a blob is here, whatever its content, after fetching it from the remote if
-        only the remote has it."""
+        """Return whether a blob is in the store, after fetching it from the remote if necessary.
+
+        The content of the blob isn't checked.
+        """
         return is_plain(self.blob_path(blob)) or self._fetch(blob)
 
     def obtainable(self, blobs: Iterable[Digest]) -> bool:
@@ -121,8 +123,7 @@ class BlobStore(StoreFolder):
     def each_at_once(
         self, function: Callable[[Digest], _T], digests: Sequence[Digest]
     ) -> list[_T]:
-        """Call a function, which queries the remote, with each digest, up to `AT_ONCE` at a
-        time."""
+        """Call a function that queries the remote with each digest, up to `AT_ONCE` at a time."""
         if len(digests) < 2 or self.remote is None:
             return [function(blob) for blob in digests]
         from concurrent.futures import ThreadPoolExecutor

@@ -189,8 +189,10 @@ def _list_named_blobs(parts: Json) -> list[Json]:
 
 
 def _agrees_method(method: Json) -> bool:
-    """Return whether a compiled method has every delegation field that the core writes, and refers
-    only to constants that it has."""
+    """Return whether a compiled method has every delegation field and only valid constants.
+
+    The fields are those that the core writes; a constant is valid if the method has it.
+    """
     from pipeline.store.compiled import DELEGATION
 
     required = {name.removesuffix("?") for name in DELEGATION}

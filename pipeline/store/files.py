@@ -109,8 +109,7 @@ def read_text_file(path: Path, most: int = 1 << 20) -> bytes:
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether a path is a regular file: not a folder, a link, or a FIFO (which would block
-    its reader)."""
+    """Return whether a path is a regular file, and not a folder, a link or a FIFO."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):
@@ -173,8 +172,7 @@ def _is_own_folder(path: str) -> bool:
 def name_full_disk(
     error: OSError, folder: str | Path, size: int | None = None
 ) -> OSError:
-    """Return the error of a full disk, with the folder and the bytes that are free and needed
-    there.
+    """Return the error for a full disk, with the folder and its free and needed bytes.
 
     Args:
         size: the number of bytes that are needed, or None if unknown.

@@ -85,8 +85,10 @@ class StoreFolder:
                 raise
 
     def _note_filled(self, error: Exception) -> None:
-        """Note that the store's disk became full during a write, so that from now on this run
-        writes everything to the overflow."""
+        """Note that the store's disk is full.
+
+        From now on, this run writes everything to the overflow.
+        """
         is_filled = _is_full(self.root) or (
             isinstance(error, OSError) and error.errno in DISK_FULL
         )

@@ -186,8 +186,7 @@ def _is_scalars(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a string without NUL or lone surrogates, and so can be written, or
-    name a file."""
+    """Return whether a value is a string that can be written, without NUL and lone surrogates."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -205,8 +204,10 @@ def _is_system_name(value: Any) -> bool:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Return whether a value is safe to read and write as JSON: not nested too deep, and made of
-    writable strings and finite numbers."""
+    """Return whether a value is safe to read and write as JSON.
+
+    It must consist of writable strings and finite numbers, and not be nested too deeply.
+    """
     level = [value]
     for _ in range(_DEEPEST):
         if not level:

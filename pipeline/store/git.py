@@ -70,8 +70,8 @@ def run_git(
         limit: the time limit in seconds.
 
     Raises:
-        GitError: git isn't installed or exceeds the limit, or the folder is inside of one that
-            poses as a repository.
+        GitError: git isn't installed or exceeds the limit, or the folder is inside one that poses
+            as a repository.
     """
     if pretender := _find_pretender(root):
         raise GitError(

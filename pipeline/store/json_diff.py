@@ -12,8 +12,7 @@ ABSENT = object()
 
 
 class Difference(NamedTuple):
-    """A value that differs, with the `path` to it in both documents; a missing value is
-    `ABSENT`."""
+    """A value that differs, with its `path` in both documents; a missing value is `ABSENT`."""
 
     path: tuple[str, ...]
     old: Any

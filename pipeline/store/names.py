@@ -21,8 +21,10 @@ _FORBIDDEN = frozenset('/\\:*?"<>|')
 
 
 def is_file_name(name: object) -> bool:
-    """Return whether a value is a plain file name: a single component on any system, not hidden,
-    without control characters."""
+    """Return whether a value is a plain file name.
+
+    This is a single component on any system, not hidden, and without control characters.
+    """
     return (
         isinstance(name, str)
         and name.isprintable()  # which also excludes lone surrogates

@@ -22,8 +22,9 @@ _TOPS = ("pipeline", "pte_pipeline")
 
 
 def hash_own_files(base: Path) -> dict[str, str]:
-    """Return the digest of each file below `pipeline/` and `pte_pipeline/` in a folder, including
-    data files, by relative path and sorted by it.
+    """Return the digests of this package's files in a folder, by relative path.
+
+    These are the files below `pipeline/` and `pte_pipeline/`, including data files, sorted by path.
 
     Raises OSError.
     """

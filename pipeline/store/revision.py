@@ -16,8 +16,7 @@ class Revision(NamedTuple):
 
 
 def find_revision(root: Path) -> Revision | None:
-    """Return the revision checked out around a folder, or None if there is none or git can't
-    tell."""
+    """Return the revision checked out around a folder, or None if there is none or git fails."""
     # For a submodule, only its commit counts; asking about its work tree would run git inside it.
     status = "status --porcelain --untracked-files=no --ignore-submodules=dirty -- ."
     try:

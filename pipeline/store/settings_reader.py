@@ -1,5 +1,7 @@
-"""Reads single settings of a workspace, from `[tool.pte-pipeline]` in its `pyproject.toml` and from
-the environment, which takes precedence.
+"""Reads single settings of a workspace.
+
+They are in `[tool.pte-pipeline]` in its `pyproject.toml` and in the environment, which takes
+precedence.
 
 This module knows no setting by name; `settings.py` and features combine settings into records.
 """

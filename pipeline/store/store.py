@@ -229,8 +229,7 @@ class Store(BlobStore):
         return action
 
     def share(self, actions: Iterable[Digest], blobs: Iterable[Digest]) -> None:
-        """Push blobs and entries that are here and that the remote lacks, so that others find
-        them."""
+        """Push local blobs and entries that the remote lacks, so that others find them."""
         if self.remote is None or not self.remote.settings.pushes:
             return
         self.each_at_once(self.push, list(dict.fromkeys(blobs)))

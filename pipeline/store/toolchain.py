@@ -197,8 +197,7 @@ def unchanged_folders() -> list[str]:
 
 
 def forget_toolchain() -> None:
-    """Forget what is installed and what runs at Python's start; another task may have changed
-    it."""
+    """Forget what is installed and what runs at Python's start, in case another task changed it."""
     forget_identities()
     startup_code.cache_clear()
 

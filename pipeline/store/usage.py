@@ -1,5 +1,8 @@
-"""Counts of how often a store helped: hits, misses and seconds by kind of action, and the bytes
-that were fetched from its remote and pushed there."""
+"""Counts how often a store helped.
+
+The counts are hits, misses and seconds by kind of action, and the bytes that were fetched from its
+remote and pushed there.
+"""
 
 from __future__ import annotations
 

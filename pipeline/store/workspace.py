@@ -75,8 +75,7 @@ class Workspace:
     allow: tuple[str, ...] = ()
 
     def find_data(self, name: str | Path) -> Digest | None:
-        """Return the digest of a data file of the workspace, or None if it can't be read or is
-        elsewhere."""
+        """Return the digest of a data file, or None if it is unreadable or elsewhere."""
         if not os.path.lexists(os.path.join(self.root, name)):  # like most baselines
             return None
         try:

@@ -178,7 +178,7 @@ _QUANTIZED_DTYPES = (torch.int8, torch.uint8, torch.int16)
 
 
 def what_it_computes_in(program: ExportedProgram) -> str:
-    """Return "quantized", else a program's coarsest float dtype, else "integers", as for tables."""
+    """Return "quantized", else a program's coarsest float dtype, else "integers"."""
     if is_quantized(program):
         return "quantized"
     return next(iter(float_dtypes(program)), "integers")

@@ -241,7 +241,7 @@ class MethodValidator(MethodCalls):
         return not self.result.failures
 
     def _payloads_are_whole(self) -> bool:
-        """Check payloads that can't run here, so far as their backends can read them."""
+        """Check payloads that can't run here, if their backends can read them."""
         for faults in call_all("check_payloads", self.files, self.result.method):
             for fault in faults:
                 self.result.fail(fault, about="declared")

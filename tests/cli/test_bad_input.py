@@ -88,7 +88,7 @@ PLANNED = {
     "pipe_inside": (config("pipe_inside", "x"), "pipe_inside/x.pt2: cannot be read (It is no"),
     "folder": (config("folder", "f"), "models/folder.pt2: cannot be read (Is a directory)"),
     "empty": (config("empty", "f"), "models/empty.pt2: is not a readable PT2 archive"),
-    "saved": (config("saved", "f"), "models/saved.pt2: is not a PT2 archive, or is cut short"),
+    "saved": (config("saved", "f"), "models/saved.pt2: is not a PT2 archive, or is truncated"),
     "old": (config("old", "f"), "models/old.pt2: is not a readable PT2 archive"),
     "bomb": (config("bomb", "f"), "models/bomb.pt2: 'x/archive_format' is compressed"),
     "code": (config("code", "encode", "decode"), "models/code.pt2: 'encode' is refused: graph_mod"),

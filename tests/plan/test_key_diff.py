@@ -106,7 +106,7 @@ TOLD = {
         {"programs": {"a": {"program": A, "reference": A}, "b": {"program": A}}},
         {"programs": {"a": {"program": A, "reference": B}, "b": {"program": A, "golden": [B, B]}}},
         [
-            "what the reference of a gives changed",
+            "the outputs of the reference of a changed",
             "the file of recorded outputs of b is new",
         ],
     ),
@@ -119,7 +119,7 @@ TOLD = {
         {"reads": {"environment": {"A": A, "B": None, "C": A, "*": "A C OLD"}}},
         {"reads": {"environment": {"A": B, "B": B, "C": None, "*": "A B NEW"}}},
         [
-            "environment variables, of which it reads all: B, NEW set, C, OLD unset",
+            "environment variables (the exporter reads all): B, NEW set, C, OLD unset",
             "environment variable A changed",
             "environment variable B is set",
             "environment variable C is no longer set",

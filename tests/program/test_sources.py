@@ -322,7 +322,7 @@ def _no_json(path):
 BAD = {
     "empty": (lambda path: path.write_bytes(b""), "not a readable PT2 archive"),
     "text": (lambda path: path.write_text("hello"), "not a readable PT2 archive"),
-    "truncated": (_truncated, "cut short"),
+    "truncated": (_truncated, "truncated"),
     "bit flipped": (_bit_flipped, "not a readable PT2 archive"),
     "another zip": (_another_zip, "is not a PT2 archive"),
     "no programs": (_without_programs, "contains no exported program"),

@@ -24,7 +24,7 @@ from tests.support.permissions import mode, obey_permissions
 from tests.support.team import Package, Sources, make_checkout
 
 SIZES = int(os.environ.get("DISK_SIZES", "2"))
-NEVER = ("Traceback", "keep it out by", "XNNHeader", "inline_container", "Errno")
+NEVER = ("Traceback", "exclude the operator by", "XNNHeader", "inline_container", "Errno")
 ROOM = r"\S+: No space left on device \([\d,]+ bytes are free, (more|[\d,]+) are needed\)"
 needs_mounts = pytest.mark.skipif(not can_mount(), reason="needs the right to mount")
 

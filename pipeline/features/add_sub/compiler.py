@@ -83,7 +83,7 @@ def _compile_node(
 
 
 def has_instruction(node: Node) -> bool:
-    """Return whether a node can be compiled; the partitioner asks, too."""
+    """Return whether a node can be compiled; the partitioner also calls this."""
     if node.target not in OPERATIONS:
         return False
     for operand in node.args:

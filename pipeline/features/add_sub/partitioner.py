@@ -18,7 +18,7 @@ from pipeline.program.graphs import graph_modules
 
 
 class AddSubPartitioner(Partitioner):
-    """Takes nodes that the compiler has an instruction for, also in control-flow branches."""
+    """Selects nodes that the compiler has an instruction for, including those in branches."""
 
     delegation_spec = DelegationSpec("AddSubBackend", [])
 

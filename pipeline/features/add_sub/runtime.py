@@ -1,5 +1,8 @@
-"""Runs delegates in Python. Each instruction calls the torch operator of the same name, so
-broadcasting, alpha and rounding match eager mode."""
+"""Runs delegates in Python.
+
+Each instruction calls the torch operator of the same name, so broadcasting, alpha and rounding
+match eager mode.
+"""
 
 from __future__ import annotations
 

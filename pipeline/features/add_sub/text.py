@@ -18,9 +18,11 @@ from pipeline.backends.delegate_runtime import DelegateError
 
 
 class Instruction(BaseModel, extra="forbid", strict=True, ser_json_inf_nan="constants"):
-    """A line of the text: `type` is the dtype and sizes of its value, with `?` for a size that is
-    known only at run time; `handle` is the debug handle of its node; `data` is the key of its named
-    data."""
+    """A line of the text.
+
+    `type` is the dtype and sizes of its value, with `?` for a size that is known only at run time;
+    `handle` is the debug handle of its node; `data` is the key of its named data.
+    """
 
     operation: Literal["input", "constant", "add", "sub", "cast", "output"]
     type: str = Field(default="", pattern=r"^\w+\[[\d,?]*\]$")

@@ -1,4 +1,4 @@
-"""Sets up Arm's emulation layers, on which any Vulkan driver can run VGF, or says what is missing.
+"""Sets up Arm's emulation layers, with which any Vulkan driver can run VGF.
 
 `eval "$(python -m pte_pipeline.emulation FOLDER)"` sets them up for a shell.
 """
@@ -47,8 +47,9 @@ def missing() -> str:
 
 
 def set_up(folder: Path) -> dict[str, str]:
-    """Write the layers' manifests, each to a separate folder, and return the environment variables
-    that make the Vulkan loader use them.
+    """Write the layers' manifests to separate folders; return variables that activate the layers.
+
+    The Vulkan loader reads these environment variables.
 
     The wheel's manifests name their libraries without a folder, so the loader would only find them
     through LD_LIBRARY_PATH, which affects every library.

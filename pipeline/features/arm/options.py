@@ -108,8 +108,11 @@ class OneFlag:
 
 
 def _check_softmax(value: str | None, info: ValidationInfo) -> str | None:
-    """Refuse a value that would be lost: executorch omits a pipeline config from the compile specs
-    if it equals the general default, and Ethos-U55 would then silently use a different default."""
+    """Reject a value that would be lost.
+
+    executorch omits a pipeline config from the compile specs if it equals the general default, and
+    Ethos-U55 would then silently use a different default.
+    """
     target = str(info.data.get("target") or info.data.get("tosa_spec") or "")
     if value == "masked" and ("u55" in target or "u65" in target):
         raise rule("must be stable for this target")
@@ -148,7 +151,9 @@ RANGES = ("act_qmax", "act_qmin", "weight_qmax", "weight_qmin")
 
 
 class ArmScheme(Options):
-    """Options of `get_symmetric_quantization_config` or, with int16 activations, of
+    """Options for symmetric quantization with int8 or int16 activations.
+
+    They are passed to `get_symmetric_quantization_config` or, with int16 activations, to
     `get_symmetric_a16w8_quantization_config`.
 
     Activations are affine, and weights symmetric.
@@ -163,9 +168,9 @@ class ArmScheme(Options):
     act_qmax: Greatest = 127
     """The maximum int8 activation."""
     weight_qmin: Least = -127
-    """The minimum quantized weight; -7 for int4."""
+    "The minimum quantized weight; use -7 for int4."
     weight_qmax: Greatest = 127
-    """The maximum quantized weight; 7 for int4."""
+    "The maximum quantized weight; use 7 for int4."
     eps: float | None = Field(None, gt=0, allow_inf_nan=False)
     """The minimum scale that observers may choose: by default 2**-16, or 2**-12 with int16
     activations."""

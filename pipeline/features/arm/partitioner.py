@@ -69,8 +69,11 @@ def make_partitioner(
 def _can_be_lowered(
     spec: ArmCompileSpec, submodules: Mapping[str, torch.nn.Module], node: Node
 ) -> bool:
-    """Return False for operators that TOSAPartitioner takes although TOSABackend fails on them,
-    with a traceback from one of its passes. The bytes of other partitions don't change."""
+    """Return False for operators that TOSAPartitioner takes but TOSABackend fails on.
+
+    The failure would be a traceback from one of its passes. The bytes of other partitions don't
+    change.
+    """
     takes_int64 = spec.tosa_spec.support_extension("int64")
     return (takes_int64 or not _reads_int64_of_branch(node)) and not _drops_dimensions(
         node
@@ -89,8 +92,10 @@ def _reads_int64_of_branch(node: Node) -> bool:
 
 
 def _drops_dimensions(node: Node) -> bool:
-    """Return whether a node reduces a tensor to a scalar, such as a sum over all dimensions, whose
-    value is returned, quantized, or passed to a control flow operator, for example as a predicate.
+    """Return whether a node reduces a tensor to a scalar that leaves the partition.
+
+    An example is a sum over all dimensions, whose value is returned, quantized, or passed to a
+    control flow operator as a predicate.
 
     If a floating-point operator of the partition reads the result, upstream adds dimensions again.
     """

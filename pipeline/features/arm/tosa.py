@@ -25,8 +25,8 @@ class TosaOptions(Options):
     spec: ClassVar[str] = "tosa.compile_spec:TosaCompileSpec"
 
     tosa_spec: TosaSpec
-    """The TOSA specification to lower to: version, one or both profiles (FP, INT),
-    extensions, such as TOSA-1.0+INT+int16+int4."""
+    """The TOSA specification to lower to: a version, one or both profiles (FP, INT),
+    and extensions, such as TOSA-1.0+INT+int16+int4."""
     softmax: Softmax = None
     leaky_relu: LeakyReLU = "decompose"
     quantize_neg_inf: NegativeInfinity = -256.0

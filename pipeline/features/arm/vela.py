@@ -1,5 +1,4 @@
-"""Reads vela's summary of each partition that it compiles, and attaches it to the result as an
-estimate.
+"""Attaches vela's summary of each partition that it compiles to the result, as an estimate.
 
 Options and flags belong to `ethos_u`. `write_summary_metrics_csv_common`
 (ethosu/vela/stats_writer.py) writes the columns; memory is in KiB.
@@ -29,8 +28,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def kept_estimates() -> Iterator[None]:
-    """Within the context, attach vela's estimates to the results of Ethos-U's preprocess
-    function."""
+    """Within the context, attach vela's estimates to the results of Ethos-U's preprocessing."""
     from executorch.backends.arm.ethosu import backend
 
     estimates: list[Estimate | None] = []

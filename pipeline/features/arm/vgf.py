@@ -33,8 +33,8 @@ _SPEC = "vgf.compile_spec:VgfCompileSpec"
 VgfTosaSpec = Annotated[
     TosaSpec,
     Field(
-        description="The TOSA specification to lower to: version, one or both profiles "
-        "(FP, INT), extensions."
+        description="The TOSA specification to lower to: a version, one or both profiles (FP, "
+        "INT), and extensions."
     ),
 ]
 _DEFAULT = "TOSA-1.0+FP+INT+int4+int16"
@@ -70,9 +70,11 @@ def _executable(path: str) -> bool:
 
 
 def converter() -> str:
-    """Return the path of the model converter: the one that an environment variable names, or the
-    wheel's. executorch would only find the wheel's through a wrapper script on PATH, whose digest
-    differs."""
+    """Return the path of the model converter.
+
+    An environment variable may name it; otherwise, it is the wheel's. executorch would find the
+    wheel's only through a wrapper script on PATH, whose digest differs.
+    """
     if _own_converter():
         return _own_converter()
     folders = package_folders("model_converter")

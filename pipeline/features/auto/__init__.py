@@ -1,4 +1,4 @@
-"""Auto: watches the workspace, and at each save builds what the saved file affects."""
+"""Auto: watches the workspace, and builds what a saved file affects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ FEATURE = Feature(
             "auto",
             "watch the workspace, and build what a saved file affects",
             "[package ...]",
-            more="Press Ctrl-C to stop it.",
+            more="Press Ctrl-C to stop watching.",
             examples=(
-                ("doit auto vision", "lower and validate one package on each save"),
+                ("doit auto vision", "lower and validate one package after each save"),
             ),
             run="pipeline.features.auto.watch:run",
             builds=True,

@@ -1,4 +1,4 @@
-"""`doit auto`: at each save, builds again what the saved file affects.
+"""`doit auto`: builds what a saved file affects, after each save.
 
 Each build is a separate `doit` process, which determines what is stale. The stamps of files are
 polled, which needs no library and works on any filesystem.
@@ -26,7 +26,7 @@ Stamps = dict[str, tuple[int, int]]
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Build packages, by default all, now and at each save, until Ctrl-C. Raises PipelineError."""
+    """Build packages, by default all, now and after each save. Raises PipelineError."""
     known_packages(plan, words)
     workspace = plan.workspace
     apart = {
@@ -75,8 +75,10 @@ def differing(before: Stamps, now: Stamps) -> list[str]:
 
 
 def find_stamps(root: Path, apart: set[str]) -> Stamps:
-    """Return the modification time and size of each file of a workspace, by its path relative to
-    `root`. Hidden files and the folders in `apart` are left out."""
+    """Return the modification time and size of each file of a workspace.
+
+    The keys are paths relative to `root`. Hidden files and the folders in `apart` are left out.
+    """
     stamps: Stamps = {}
     for folder, folders, files in os.walk(root):
         folders[:] = [

@@ -26,8 +26,9 @@ GROUP = "pte_pipeline.backends"
 def find_backends(
     built_in: Mapping[str, Backend],
 ) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Return the vendors' rows and the plugins' entries, which may replace a row, and, by plugin,
-    why its entries can't be used.
+    """Return the vendors' rows with the plugins' entries, and why plugins can't be used.
+
+    An entry may replace a row. The reasons are keyed by plugin.
 
     Args:
         built_in: the entries of this package, whose names are taken.
@@ -77,8 +78,10 @@ def _entries(point: EntryPoint) -> Iterable[Backend]:
 
 
 def _check_function(backend: Backend, registered: Iterable[Backend]) -> None:
-    """Raise ValueError if a registered entry uses a different preprocess function for the same
-    delegate: its packages would silently use this plugin's function."""
+    """Raise ValueError if an entry registers a second preprocess function for a delegate.
+
+    Packages of the first entry would silently use this plugin's function.
+    """
     function = backend.preprocessing.function
     for entry in registered:
         entry_function = entry.preprocessing.function
@@ -90,8 +93,10 @@ def _check_function(backend: Backend, registered: Iterable[Backend]) -> None:
 
 
 def _complete(backend: Backend, distribution: str) -> Backend:
-    """Return the entry with its distribution added to those in cache keys: by version, or by
-    content if it is an editable install."""
+    """Return the entry with its distribution added to those in cache keys.
+
+    A key has the distribution's version, or its content if it is an editable install.
+    """
     distributions = tuple(dict.fromkeys((*backend.host.distributions, distribution)))
     host = replace(backend.host, distributions=distributions)
     return replace(
@@ -130,8 +135,10 @@ def _guard(backend: Backend, who: str) -> Backend:
 
 
 def _guarded(make: Callable[..., Any] | None, methods: Iterable[str], who: str) -> Any:
-    """Make a factory and these methods of its products restore torch's defaults; None stays
-    None."""
+    """Make a factory and these methods of its products restore torch's defaults.
+
+    None stays None.
+    """
     if make is None:
         return None
 

@@ -22,8 +22,10 @@ _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clon
 
 
 def measure_boundary(program: ExportedProgram) -> dict[str, Any]:
-    """Return the field `boundary` of a `store.compiled.DELEGATION`: the upper bound of the data
-    that one call of a method moves into and out of delegates."""
+    """Return the field `boundary` of a `store.compiled.DELEGATION`.
+
+    It is the upper bound of the data that one call of a method moves into and out of delegates.
+    """
     # Dynamic sizes count with their upper bounds, a condition with its dearer branch, and a loop's
     # body as often as it runs. Data that passes between two delegates counts for both.
     # `copies` are operators next to a delegate that only change layout or dtype, or copy.

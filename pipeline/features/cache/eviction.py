@@ -19,7 +19,7 @@ from pipeline.store.store import Store
 
 @dataclass
 class Evicted:
-    """The outcome of an eviction; sizes in bytes. `busy` if another eviction was in progress."""
+    """The outcome of an eviction, in bytes. `busy` means that another eviction was in progress."""
 
     results: int = 0
     blobs: int = 0
@@ -103,8 +103,7 @@ def _drop(path: Path, size: int, evicted: Evicted) -> bool:
 
 
 def _find_earliest_lease(store: Store) -> float:
-    """Return when the oldest running build began, in seconds since the epoch; infinity if none
-    runs."""
+    """Return when the oldest running build began, in seconds since the epoch, or infinity."""
     folder = store.root / FOLDER
     sweep(folder)
     times = [float("inf")]

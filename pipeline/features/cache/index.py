@@ -1,4 +1,4 @@
-"""An index of a store: knows its files without reading a million of them.
+"""An index of a store, which knows its files without reading a million of them.
 
 It is an SQLite file that can be deleted at any time. Builds don't write it: each reader brings it
 up to date, by listing the folders whose modification time has changed and reading the new entries.
@@ -161,13 +161,13 @@ class Index:
     # Its contents
 
     def blobs(self) -> tuple[int, int]:
-        """Return number and bytes of the blobs."""
+        """Return the number of blobs and their bytes."""
         query = "select count(*), total(size) from blobs"
         number, size = self._sql.execute(query).fetchone()
         return number, int(size)
 
     def results(self) -> dict[str, tuple[int, int]]:
-        """Return number and bytes of the results of each kind."""
+        """Return the number of results of each kind and their bytes."""
         query = "select kind, count(*), total(size) from results group by kind"
         return {
             kind: (number, int(size)) for kind, number, size in self._sql.execute(query)
@@ -190,13 +190,17 @@ class Index:
     # Eviction, which follows the index and checks each file's time of last use
 
     def oldest(self, before: float) -> tuple[Digest, int] | None:
-        """Return the least recently used result and its bytes; None if all were used since
-        `before`."""
+        """Return the least recently used result and its bytes.
+
+        Returns None if all results were used since `before`.
+        """
         return self._oldest("results", "true", before)
 
     def oldest_loose(self, before: float) -> tuple[Digest, int] | None:
-        """Return the least recently used blob that no result names and its bytes, or None if every
-        such blob was used since `before`."""
+        """Return the least recently used blob that no result names, and its bytes.
+
+        Returns None if every such blob was used since `before`.
+        """
         return self._oldest("blobs", "not named", before)
 
     def _oldest(
@@ -261,8 +265,11 @@ class Index:
             self._sql.executemany("update folders set time = ? where name = ?", times)
 
     def _settled_time(self, folder: str, patient: bool = False) -> int:
-        """Return a folder's modification time in nanoseconds, or 0 if the folder could still change
-        without a new time; with `patient`, wait for a while until it can't."""
+        """Return a folder's modification time in nanoseconds, or 0 if it isn't reliable yet.
+
+        It isn't reliable while the folder could still change without a new time. With `patient`,
+        wait for a while until it is.
+        """
         for pause in (0.0, _SETTLING) if patient else (0.0,):
             time.sleep(pause)
             now = time.time_ns()
@@ -286,8 +293,7 @@ class Index:
 
 
 def _read_ahead(paths: Iterable[str]) -> None:
-    """Read files in parallel before they are needed, so that the disk gets many requests at
-    once."""
+    """Read files in parallel ahead of time, so that the disk gets many requests at once."""
     from concurrent.futures import ThreadPoolExecutor  # not needed by a no-op run
 
     def read(path: str) -> None:

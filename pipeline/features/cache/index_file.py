@@ -1,4 +1,4 @@
-"""The SQLite file of a store's index: opens and updates it, and recreates it if it is bad."""
+"""The SQLite file of a store's index: opens and updates it, and recreates it if it is damaged."""
 
 from __future__ import annotations
 

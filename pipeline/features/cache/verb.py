@@ -1,4 +1,4 @@
-"""`doit cache`: what is in the store, whether it is intact, and eviction."""
+"""`doit cache`: shows what is in the store, verifies it, and evicts results."""
 
 from __future__ import annotations
 

@@ -17,8 +17,10 @@ from pipeline.store.store import Store
 def find_wrong_records(
     source: ModelSource, store: Store, digests: FileDigests
 ) -> Iterator[str]:
-    """Compare the stored records of a model's archives with the archives, correct those that
-    differ, and yield a description of each. Archives that can't be read are skipped."""
+    """Correct records that differ from a model's archives, and yield a description of each.
+
+    Archives that can't be read are skipped.
+    """
     if source.form == "archive":
         archives = [source.path]
     elif source.form == "folder":

@@ -16,14 +16,14 @@ CALL_SITES = Command(
     "package",
     {
         "language LANGUAGE": f"{', '.join(LANGUAGES)}",
-        "out FILE": "the file to write; without it, the text is printed",
+        "out FILE": "the file to write; by default, the code is printed",
         "namespace NAME": "the C++ namespace or Kotlin package; by default the package's name",
     },
     "Each method becomes a function with named inputs and outputs that checks the dtypes and sizes "
     "of its inputs. The package must be lowered as currently configured.",
     (
-        ("doit call-sites vision --language cpp --out vision.h", "a header for C++"),
-        ("doit call-sites vision --language kotlin", "printed, for Android"),
+        ("doit call-sites vision --language cpp --out vision.h", "write a C++ header"),
+        ("doit call-sites vision --language kotlin", "print Kotlin for Android"),
     ),
     run="pipeline.features.call_sites.verb:run",
 )

@@ -1,5 +1,6 @@
-"""The methods of a package as apps call them, read from its manifest: flat, in the order in which
-the runtime takes inputs and returns outputs.
+"""The methods of a package as apps call them, read from its manifest.
+
+Values are flat, in the order in which the runtime takes inputs and returns outputs.
 
 An argument is a mapping: `name` in Python notation (`states[0]`); `kind`; `text`, a description
 with dtype and sizes; and for a tensor its `dtype` and `sizes`. Each size is `(least, most,
@@ -21,9 +22,11 @@ Size: TypeAlias = tuple[int, int | None, Any]
 
 
 def describe_methods(manifest: Json) -> list[dict[str, Any]]:
-    """Return a manifest's methods in the order of their names, each with `name`, `inputs` and
-    `outputs`, which are lists of arguments. Constant methods have no inputs and one output,
-    `value`."""
+    """Return a manifest's methods in the order of their names.
+
+    Each has `name`, `inputs` and `outputs`, which are lists of arguments. Constant methods have no
+    inputs and one output, `value`.
+    """
     methods = []
     for name, method in sorted(manifest["methods"].items()):
         signature = method.get("signature")

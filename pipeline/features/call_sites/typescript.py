@@ -175,8 +175,7 @@ def _compute(size: Size, symbols: list[str]) -> str:
 
 
 def translate(expression: Any, symbols: list[str]) -> str:
-    """Return a TypeScript expression for a size computed from inputs' sizes, or "" if
-    impossible."""
+    """Return a TypeScript expression for a size computed from inputs' sizes, or ""."""
     if isinstance(expression, int):
         return str(expression)
     if expression in symbols:

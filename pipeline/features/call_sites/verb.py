@@ -93,8 +93,10 @@ def render(manifest: Json, language: str, namespace: str = "") -> Iterator[str]:
 
 
 def find_facts(manifest: Json, namespace: str = "") -> dict[str, Any]:
-    """Return the data from which call sites are rendered: the file's `title`, the `class`, the
-    `namespace`, the `methods`, the `data_files`, and whether methods share state (`shares_state`).
+    """Return the data from which call sites are rendered.
+
+    This is the file's `title`, the `class`, the `namespace`, the `methods`, the `data_files`, and
+    whether methods share state (`shares_state`).
     """
     package = manifest["package"]
     planning = manifest["emit"].get("memory_planning") or {}

@@ -1,5 +1,8 @@
-"""Makes input sets for cases that random inputs don't cover: zeros, large values, the limits of
-dynamic sizes, and tensors whose memory layout differs from that at export."""
+"""Makes input sets for cases that random inputs don't cover.
+
+The cases are zeros, large values, the limits of dynamic sizes, and tensors whose memory layout
+differs from that at export.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,9 @@ _OWN_LAYOUT = (
 
 
 class CaseMaker:
-    """Makes input sets for a source program, the same for the same seed. Raises PipelineError if an
-    example doesn't fit the program.
+    """Makes input sets for a source program, the same for the same seed.
+
+    Raises PipelineError if an example doesn't fit the program.
 
     - `zeros`: numbers are 0, bools false.
     - `limits`: the minimum and the maximum of all dynamic sizes, unless random sets have them.
@@ -221,8 +225,11 @@ class CaseMaker:
             self.add(inputs, case)
 
     def _depends_on_layout(self, inputs: InputSet) -> bool:
-        """Return whether the source's outputs depend on the layout of its inputs, so that none of
-        them is the right answer. Only operators that take strides can cause this."""
+        """Return whether the source's outputs depend on the memory layout of its inputs.
+
+        If so, no single output is the right answer. Only operators that take strides can cause
+        this.
+        """
         names = map(base_name, iter_nodes(self.source.program))
         if not any(name.startswith("as_strided") for name in names):
             return False

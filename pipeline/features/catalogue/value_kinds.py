@@ -1,5 +1,7 @@
-"""Describes the values that an option takes, from its part of a JSON schema. `doit backends` and
-the config reference use the descriptions."""
+"""Describes the values that an option takes, from its part of a JSON schema.
+
+`doit backends` and the config reference use the descriptions.
+"""
 
 from __future__ import annotations
 

@@ -83,8 +83,10 @@ def find_certain_specs(program: ExportedProgram) -> list[InputSpec] | None:
 
 
 def find_changed_specs(program: ExportedProgram) -> list[InputSpec]:
-    """Return the buffers, parameters and inputs that a program mutates, in the order of its
-    placeholders. Raises UncertainError."""
+    """Return the buffers, parameters and inputs that a program mutates.
+
+    They are in the order of the program's placeholders. Raises UncertainError.
+    """
     _check_structure(program)
     specs = dict(
         zip(
@@ -167,8 +169,10 @@ def _check_structure(program: ExportedProgram) -> None:
 
 
 def _check_changed(program: ExportedProgram, specs: list[InputSpec]) -> None:
-    """Raise UncertainError if a lifted constant is mutated, or a tensor whose memory another tensor
-    shares, which torch refuses to functionalize."""
+    """Raise UncertainError for mutations that torch refuses to functionalize.
+
+    The mutated tensor is a lifted constant, or shares its memory with another tensor.
+    """
     tensors = {**program.constants, **program.state_dict}
     memories = Counter(
         tensor.untyped_storage().data_ptr()

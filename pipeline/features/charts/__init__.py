@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "charts",
-    "draw the charts of reports; without it, tables have the same figures",
+    "draw the charts of reports; without it, only tables show the figures",
     draw_chart="pipeline.features.charts.draw:draw",
 )

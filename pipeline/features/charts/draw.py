@@ -154,8 +154,7 @@ def _fit_name(name: str, width: float) -> str:
 
 
 def errors(dots: Sequence[Json]) -> Drawing:
-    """Draw the error of each output on each input set, relative to its limit, on a logarithmic
-    axis.
+    """Draw each output's error relative to its limit, on each input set, on a logarithmic axis.
 
     Args:
         dots: the errors, with `row` (method and output), `ratio` (finite and positive), `ok` and
@@ -204,8 +203,9 @@ def errors(dots: Sequence[Json]) -> Drawing:
 
 
 def latency(spreads: Sequence[Json]) -> Drawing:
-    """Draw quartiles and medians of the package and its source, in milliseconds; on a logarithmic
-    axis if they span decades.
+    """Draw quartiles and medians of the package and its source, in milliseconds.
+
+    The axis is logarithmic if they span decades.
 
     Args:
         spreads: the latencies, with `row`, `low`, `median`, `high`, `source` (whether it is the

@@ -1,7 +1,7 @@
 """Areas in proportion to sizes, each as square as possible.
 
 Bruls, Huizing and van Wijk, "Squarified Treemaps" (2000): boxes are laid out in rows along the
-shorter side of the remaining space, and a row takes another box as long as that makes its boxes
+shorter side of the remaining space, and a box is added to a row while that makes the row's boxes
 squarer.
 """
 

@@ -12,8 +12,11 @@ FEATURE = Feature(
             "check",
             "check configs only, without torch, for editors and pre-commit",
             "[package | config file ...]",
-            more="The exit status is 1 if there is a mistake.",
-            examples=(("doit check", "all configs"), ("doit check vision", "one")),
+            more="The exit status is 1 if a config has mistakes.",
+            examples=(
+                ("doit check", "all configs"),
+                ("doit check vision", "one config"),
+            ),
             run="pipeline.features.check.verb:run",
         ),
     ),

@@ -65,8 +65,10 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 
 def _packages_of(plan: Plan, word: str) -> list[str]:
-    """Return the packages that a config file makes, including those that extend it; if the word
-    isn't a config file, return the word itself."""
+    """Return the packages that a config file makes, including those that extend it.
+
+    If the word isn't a config file, returns the word itself.
+    """
     folder = plan.workspace.configs
     path = find_path(plan, word)
     if path.parent.resolve() != folder.resolve():

@@ -54,8 +54,11 @@ class Resources(WorkerPlugin):
 
 
 def _memory_of(worker: Any) -> int:
-    """Return the bytes that a worker may use: the limit configured in dask, or a share of this
-    machine's memory in proportion to the worker's threads."""
+    """Return the bytes that a worker may use.
+
+    This is the limit configured in dask, or a share of this machine's memory in proportion to the
+    worker's threads.
+    """
     if limit := worker.memory_manager.memory_limit:
         return int(limit)
     share = min(1.0, worker.state.nthreads / usable_cores())
@@ -73,9 +76,12 @@ def _processes() -> WorkerProcesses:
 
 
 def _allow_children() -> None:
-    """Let this process have children: dask's nanny starts it as a daemon, and multiprocessing
-    refuses children of daemons. They still end with it (`WorkerGroup`). This function can go once
-    `distributed.worker.daemon` is false by default."""
+    """Let this process have children.
+
+    dask's nanny starts it as a daemon, and multiprocessing refuses children of daemons. They still
+    end with it (`WorkerGroup`). This function can go once `distributed.worker.daemon` is false by
+    default.
+    """
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
 
@@ -146,8 +152,11 @@ class _Performance:
             self._worker.log_event(TOPIC, report)
 
     def _read_log(self) -> str:
-        """Return the output since the last report, at most every few seconds and up to a limit,
-        since the scheduler keeps every message. The answer has the whole log."""
+        """Return the output since the last report.
+
+        It is returned at most every few seconds and up to a limit, since the scheduler keeps every
+        message. The answer has the whole log.
+        """
         if time.monotonic() - self._read_at < _BETWEEN_LOGS:
             return ""
         self._read_at = time.monotonic()

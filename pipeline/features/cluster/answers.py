@@ -34,8 +34,10 @@ class Answers:
         self._lock = threading.Lock()
 
     def note(self, action: Action, report: Json) -> None:
-        """Record the progress and the output of a running action in the same files as a local
-        action's. Raises OSError."""
+        """Record a running action's progress and output in the same files as for a local action.
+
+        Raises OSError.
+        """
         path = progress_path(action, self._workspace)
         write_status(
             path, report["stage"], report["done"], report["total"], report["host"]

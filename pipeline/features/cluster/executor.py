@@ -73,8 +73,10 @@ class ClusterExecutor:
 
     @property
     def slots(self) -> int:
-        """Twice as many as run at a time, so that no worker waits for the driver, plus some for
-        clusters that grow with their queue."""
+        """Twice as many as run at a time, plus some for clusters that grow with their queue.
+
+        This way, no worker waits for the driver.
+        """
         return 2 * self.width + 8
 
     # Sending
@@ -191,8 +193,10 @@ class ClusterExecutor:
         shipment.promise.set_result(Report(event))
 
     def _refuse(self, shipment: Shipment, answer: Json) -> None:
-        """Try another worker, or run the action here if all workers refused it and the last one
-        only because of facts about its machine."""
+        """Try another worker, or run the action here if all workers refused it.
+
+        It runs here only if the last worker refused it solely because of facts about its machine.
+        """
         worker = one_line(answer["worker"])
         refused = answer["refused"]
         if worker in shipment.refused or worker not in self._connection.workers():
@@ -228,8 +232,10 @@ class ClusterExecutor:
             self._threads.submit(self._send_again)
 
     def _send_again(self) -> None:
-        """Submit the shipments that wait for a tag again: dask checks a worker's resources when it
-        joins, and its tags are known a moment later."""
+        """Submit the shipments that wait for a tag again.
+
+        dask checks a worker's resources when it joins, and its tags are known a moment later.
+        """
         for key, shipment in self._find_waiting().items():
             if shipment.tags and self._take_back(key) is not None:
                 self._guarded(shipment, self._send)
@@ -260,9 +266,11 @@ class ClusterExecutor:
             self._threads.submit(self._lose_worker, str(message.get("worker")))
 
     def _lose_worker(self, worker: str) -> None:
-        """Report the actions that ran on a lost worker as lost. dask would run them again, even if
-        they are what crashes workers. dask may reassign actions that only waited there, and actions
-        of a worker that was asked to leave."""
+        """Report the actions that ran on a lost worker as lost.
+
+        dask would run them again, even if they are what crashes workers. dask may reassign actions
+        that only waited there, and actions of a worker that was asked to leave.
+        """
         with self._lock:
             shipments = dict(self._shipments)
         for key, shipment in shipments.items():

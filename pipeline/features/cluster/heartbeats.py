@@ -24,8 +24,11 @@ def read_timeout(root: Path) -> float:
 
 
 class Heartbeats:
-    """The time of each worker's last heartbeat. Times are by this machine's clock, since the
-    scheduler's may differ. `timeout` is the silence in seconds after which a worker is given up."""
+    """The time of each worker's last heartbeat.
+
+    Times are by this machine's clock, since the scheduler's may differ. `timeout` is the silence in
+    seconds after which a worker is given up.
+    """
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout

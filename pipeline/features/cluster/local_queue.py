@@ -14,8 +14,10 @@ from pipeline.store.workspace import Workspace
 
 
 class LocalQueue:
-    """A queue in front of this machine's executor, which takes `jobs` actions at a time. All
-    methods are thread-safe."""
+    """A queue in front of this machine's executor, which takes `jobs` actions at a time.
+
+    All methods are thread-safe.
+    """
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
         self._executor = LocalExecutor(workspace, jobs, always)

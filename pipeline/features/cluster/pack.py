@@ -23,8 +23,10 @@ from pipeline.validate.crashes import CrashLog
 
 
 class Packer:
-    """Packs the actions of a workspace. `always` makes workers perform them even if the store has
-    their results."""
+    """Packs the actions of a workspace.
+
+    With `always`, workers perform them even if the store has their results.
+    """
 
     def __init__(self, workspace: Workspace, always: bool) -> None:
         self._workspace = workspace
@@ -32,8 +34,11 @@ class Packer:
         self._lock = threading.Lock()
 
     def pack(self, action: Action) -> str:
-        """Return an action as JSON, after putting the files that it needs into the store and its
-        remote. Raises SourceError if a file changed or can't be read any more, and OSError."""
+        """Return an action as JSON, after putting the files that it needs into the store.
+
+        The files are also pushed to the store's remote. Raises SourceError if a file changed or
+        can't be read any more, and OSError.
+        """
         with self._lock:
             parcel = self._collect(action)
         blobs = [*parcel["files"].values(), *parcel["blobs"]]
@@ -83,8 +88,11 @@ class Packer:
             yield from self._validated_files(action)
 
     def _validated_files(self, action: Action[ValidateInputs]) -> Iterator[str]:
-        """Yield the files that only a validation reads: the package, examples, recorded outputs,
-        the baseline and the files that its report quotes."""
+        """Yield the files that only a validation reads.
+
+        These are the package, examples, recorded outputs, the baseline and the files that its
+        report quotes.
+        """
         workspace, inputs = self._workspace, action.inputs
         folder = workspace.package(str(action.package)).relative_to(workspace.root)
         for name in (*inputs.files, MANIFEST, CONTENTS, CONTRACT):

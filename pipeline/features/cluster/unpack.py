@@ -40,8 +40,10 @@ _MACHINE = {
 
 
 def perform_parcel(text: str, folder: str) -> str:
-    """Perform the action of a parcel with `folder` as its workspace; return the process's part of
-    the answer as JSON."""
+    """Perform the action of a parcel with `folder` as its workspace.
+
+    Returns the process's part of the answer as JSON.
+    """
     parcel: Json = json.loads(text)
     if not is_parcel(parcel):
         return json.dumps(
@@ -65,8 +67,10 @@ def perform_parcel(text: str, folder: str) -> str:
 
 
 def open_workspace(parcel: Json, folder: Path) -> Workspace:
-    """Open a parcel's workspace with this worker's settings, from the environment and the folder
-    where the worker was started. Raises PipelineError if the build folder is outside the workspace.
+    """Open a parcel's workspace with this worker's settings.
+
+    They come from the environment and the folder where the worker was started. Raises PipelineError
+    if the build folder is outside the workspace.
     """
     listed, takes_folder = parcel["operators"]
     return Workspace(
@@ -82,8 +86,11 @@ def open_workspace(parcel: Json, folder: Path) -> Workspace:
 
 
 def materialise(parcel: Json, workspace: Workspace) -> None:
-    """Copy the files of a parcel into its workspace, and fetch into the store everything else that
-    the action reads, since an action that runs passes asks no remote. Raises MissingBlobError."""
+    """Copy the files of a parcel into its workspace, and fetch other inputs into the store.
+
+    Everything that the action reads is fetched in advance, since an action that runs passes asks no
+    remote. Raises MissingBlobError.
+    """
     workspace.store.ask(parcel["results"])
     workspace.store.fetch([*parcel["files"].values(), *parcel["blobs"]])
     for name, content in parcel["files"].items():

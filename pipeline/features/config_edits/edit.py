@@ -24,8 +24,9 @@ _LONGEST = 72  # characters of a mapping on one line
 def edit_members(
     text: str, path: str, keys: Sequence[str], members: Mapping[str, Any]
 ) -> str | None:
-    """Return a YAML document with members of one mapping added, replaced or removed, or None if
-    that can't be done without losing a comment.
+    """Return a YAML document with members of one mapping added, replaced or removed.
+
+    Returns None if that can't be done without losing a comment.
 
     Args:
         path: the path of an existing mapping, as in `config.yaml.Node`; "" for the whole document.
@@ -55,9 +56,11 @@ def edit_members(
 def _find_mapping(
     text: str, path: str, keys: Sequence[str]
 ) -> tuple[Any, Any, list[str]]:
-    """Return the innermost existing mapping on the way along `keys`; the entry in it that the next
-    mapping replaces, or None if that key doesn't exist; and the keys still missing. The mapping is
-    None if the path leads to none."""
+    """Return the innermost existing mapping on the path `keys`, or None if the path has none.
+
+    Also returns the entry in it that the next mapping replaces, or None if that key doesn't exist,
+    and the keys still missing.
+    """
     node = _find_node(yaml.compose(text, yaml.SafeLoader), path)
     if not isinstance(node, yaml.MappingNode):
         return None, None, []

@@ -36,8 +36,10 @@ _SIZES_REMEDY = (
 
 
 def find_remedy(model: type[Options], key: str) -> str:
-    """Return the remedy for a key that a section of a config doesn't have: the section to which it
-    belongs, or another way to express it. Returns "" if there is none."""
+    """Return the remedy for a key that a section of a config doesn't have, or "".
+
+    It names the section to which the key belongs, or another way to express it.
+    """
     if model is MethodConfig and key in _SIZES:
         return _SIZES_REMEDY
     place = next(

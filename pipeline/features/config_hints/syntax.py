@@ -12,8 +12,11 @@ _COLON = re.compile(r":(?:\s|$)")
 
 
 def explain_syntax(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str, str]:
-    """Return the number of the line, from 1, with a tab or without the colon after its key, the
-    fault, and the remedy. For any other mistake, the number is 0 and the strings are empty."""
+    """Explain a mistake in YAML: the number of its line, from 1, the fault, and the remedy.
+
+    It recognizes a line with a tab, and one without the colon after its key. For any other mistake,
+    the number is 0 and the strings are empty.
+    """
     mark = error.problem_mark or error.context_mark
     if mark and text[mark.index : mark.index + 1] == "\t":
         return mark.line + 1, "holds a tab", "YAML is indented by spaces"

@@ -1,5 +1,7 @@
-"""Constructor options: checks options of configs against a description of the installed
-ExecuTorch's constructors, without importing it."""
+"""Constructor options: checks options of configs against ExecuTorch's constructors.
+
+The constructors are described in a file, so ExecuTorch isn't imported.
+"""
 
 from __future__ import annotations
 

@@ -58,8 +58,11 @@ def described() -> dict[str, Any]:
 
 @cache
 def describe_release(release: Release) -> dict[str, Any]:
-    """Return the description of a release: `versions` by package, and in `callables` the parameters
-    by target, [] for a callable that the release lacks."""
+    """Return the description of a release.
+
+    It has `versions` by package, and in `callables` the parameters by target, [] for a callable
+    that the release lacks.
+    """
     description: dict[str, Any] = {"versions": {}, "callables": {}}
     for path in find_files(DESCRIPTION):
         part = json.loads(path.read_text(encoding="utf-8"))
@@ -109,8 +112,10 @@ def outdated() -> str:
 
 
 def parameters(constructor: Constructor, release: Release | None = None) -> list[str]:
-    """Return the names of a constructor's parameters, by default in the installed release, or [] if
-    the constructor isn't described."""
+    """Return the names of a constructor's parameters, by default in the installed release.
+
+    Returns [] if the constructor isn't described.
+    """
     description = describe_release(release) if release else described()
     rows = description["callables"].get(constructor.target, ())
     return [row["name"] for row in rows]
@@ -119,15 +124,16 @@ def parameters(constructor: Constructor, release: Release | None = None) -> list
 def find_unknown_options(
     backend: Backend, options: Options
 ) -> Iterator[tuple[str, str]]:
-    """Yield what `unknown_options` yields, or nothing if versions other than the described ones are
-    installed, which `doit explain` reports."""
+    """Yield what `unknown_options` yields, if the described versions are installed.
+
+    `doit explain` reports other versions.
+    """
     if not outdated():
         yield from unknown_options(backend, options)
 
 
 def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, str]]:
-    """Yield a config's options that no constructor of the described executorch takes, each with a
-    suggestion."""
+    """Yield a config's options that no described constructor takes, each with a suggestion."""
     quantizes = isinstance(options, QuantizeConfig)
     stage = f"{backend.name}.{'quantization' if quantizes else 'lowering'}"
     callables = constructors(stage)

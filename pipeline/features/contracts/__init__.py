@@ -1,5 +1,4 @@
-"""Contracts: what packages require of the runtime that loads them, and what targets' runtimes
-provide."""
+"""Contracts: what packages require of runtimes, and what targets' runtimes provide."""
 
 from __future__ import annotations
 
@@ -10,13 +9,13 @@ CONTRACT = Command(
     "show what packages need from a runtime, and the CMake lines that build it",
     "[package ...]",
     {
-        "all": "print one contract for all packages, as for one app, and write it to build/",
+        "all": "print one contract for an app with all packages, and write it to build/",
         "on DEVICE": "check that a device's runtime has everything that the packages need: "
         "native, qemu:<cpu>, a board, or a plugin's device",
-        "of-runtime": "write the contents of this machine's runtime to targets/<name>.yaml",
+        "of-runtime": "describe this machine's runtime in targets/<name>.yaml; `wheel` by default",
         "json": "print one line of JSON instead (docs/reference/json.md)",
     },
-    "By default, all packages; with --of-runtime, the target `wheel`.",
+    "Without names, the contracts of all packages are shown.",
     (
         ("doit contract vision", "operators, backends, memory, and CMake lines"),
         ("doit contract --all", "one runtime for all packages"),

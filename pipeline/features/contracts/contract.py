@@ -40,8 +40,9 @@ def describe_contract(
     executorch: str,
     libraries: Sequence[Json] = (),
 ) -> dict[str, Any]:
-    """Describe what a package of these files, one `.pte` and any number of `.ptd`, requires of a
-    runtime (`contracts.outline.CONTRACT`).
+    """Describe what a package requires of a runtime (`contracts.outline.CONTRACT`).
+
+    The package's files are one `.pte` and any number of `.ptd`.
 
     Args:
         executorch: the version that made it.
@@ -131,8 +132,10 @@ def join_contracts(contracts: Sequence[Any]) -> dict[str, Any]:
 
 
 def format_selection(contract: Json) -> bytes:
-    """Return the operators of a contract as a `selected_operators.yaml`, in the form that
-    codegen/tools/gen_oplist.py writes; equal contracts have the same bytes."""
+    """Return the operators of a contract as a `selected_operators.yaml`.
+
+    It has the form that codegen/tools/gen_oplist.py writes; equal contracts have the same bytes.
+    """
     import yaml  # not needed by the rest of a link
 
     operators = {}

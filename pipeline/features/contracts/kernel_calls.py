@@ -89,8 +89,10 @@ def read_kernel_calls(data: memoryview) -> dict[str, tuple[KernelCall, ...]]:
 
 
 def read_memory_alignment(data: memoryview) -> int | None:
-    """Return the greatest power of two, in bytes, that divides the offsets of all tensors in
-    planned memory, or None if all offsets are 0. Raises CorruptError."""
+    """Return the alignment of planned memory in bytes, or None if all offsets are 0.
+
+    It is the greatest power of two that divides the offsets of all tensors. Raises CorruptError.
+    """
     offsets: list[int] = []
     for plan in root(data).tables(1):
         offsets += _offsets(plan.tables(2))

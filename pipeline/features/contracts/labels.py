@@ -93,8 +93,10 @@ def _without_digits(text: str) -> str:
 
 
 def _distance(text: str, target: str) -> int:
-    """Return the optimal string alignment distance: the number of letters that are missing, added,
-    swapped or wrong."""
+    """Return the optimal string alignment distance.
+
+    This is the number of letters that are missing, added, swapped or wrong.
+    """
     before: list[int] = []
     row = list(range(len(target) + 1))
     for i, letter in enumerate(text, 1):

@@ -52,8 +52,10 @@ def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] |
 
 
 def find_target_names(config: PackageConfig) -> list[str]:
-    """Return the names of the targets that a config checks its package against if they have a file,
-    beginning with the config's `target`."""
+    """Return the names of the targets that a config is checked against if they have a file.
+
+    The first is the config's `target`.
+    """
     names = find_runs_on(config)
     if not config.target or _runs_on(config.validation) is not None:
         return sorted(names)
@@ -84,8 +86,7 @@ class TargetPlanning(Planning):
     def find_problems(
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
-        """Yield a problem for each target without a file, and the mistakes in the existing
-        files."""
+        """Yield a problem for each target without a file, and the mistakes in existing files."""
         from pipeline.features.contracts.targets import missing_target, read_target
 
         holders: dict[str, Any] = {"validate": config.validation}
@@ -119,8 +120,10 @@ class TargetPlanning(Planning):
     def held_to(
         self, package: str, files: Files, config: PackageConfig
     ) -> Mapping[str, Any]:
-        """Return the runtimes that a valid package is checked against, by target, and its gates,
-        with the config's `target` as the default of `runs_on`."""
+        """Return the runtimes that a valid package is checked against, by target, and its gates.
+
+        The default of `runs_on` is the config's `target`.
+        """
         from pipeline.features.contracts.targets import describe_runtime, read_target
 
         targets = {}
@@ -217,8 +220,10 @@ def _describe(
 
 
 def _find_unread_targets(plan: Plan) -> Iterator[Problem]:
-    """Yield a warning for each file in `targets/` with a wrong extension or that no config
-    names."""
+    """Yield a warning for each file in `targets/` that is ignored.
+
+    It has a wrong extension, or no config names it.
+    """
     folder = plan.workspace.root / TARGETS
     named: set[str] = set()
     for _, summary in _iter_summaries(plan):

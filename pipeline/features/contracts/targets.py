@@ -106,8 +106,10 @@ def _memory(value: Any) -> Any:
 
 
 def _alignment(value: Any) -> Any:
-    """Return the required alignments in bytes, by part of the file or memory; a single number
-    applies to all data."""
+    """Return the required alignments in bytes, by part of the file or memory.
+
+    A single number applies to all data.
+    """
     if isinstance(value, dict):
         alignments = value
     else:
@@ -137,8 +139,10 @@ Kernel = Annotated[Any, PlainValidator(_kernel), WithJsonSchema(_KERNEL_SCHEMA)]
 
 
 class RuntimeTarget(Options):
-    """The runtime of a device. It has only the operators and backends that the file names; other
-    keys are checked only if they are set."""
+    """The runtime of a device, with only the operators and backends that the file names.
+
+    Other keys are checked only if they are set.
+    """
 
     kernels: Distinct[LibraryName] = ()
     """ExecuTorch's kernel libraries that it includes completely: portable, optimized, quantized,

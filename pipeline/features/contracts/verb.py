@@ -52,9 +52,12 @@ def run(
     on: str = "",
     json: bool = False,
 ) -> Iterator[Any]:
-    """Print the contract of each package with the CMake lines of its runtime, or one for all
-    packages; or check the packages against the runtime of a device; or write the target of this
-    machine's runtime. With `json`, yield the contracts as the record that `CONTRACTS` describes.
+    """Print the contract of each package, or check or describe a runtime.
+
+    Contracts come with the CMake lines of the runtime, for each package or for all packages
+    together. Alternatively, packages are checked against the runtime of a device, or the target of
+    this machine's runtime is written. With `json`, yield the contracts as the record that
+    `CONTRACTS` describes.
 
     Raises:
         PipelineError: some packages' builds are missing or out of date, or a device lacks what they

@@ -1,5 +1,7 @@
-"""Control flow: explains, in the model's terms, what ExecuTorch can't lower or emits
-incorrectly."""
+"""Control flow: explains what ExecuTorch can't lower or emits incorrectly.
+
+Explanations use the model's terms.
+"""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ _EDGE = frozenset({*_EMITTED, "executorch_call_delegate"})
 def explain_emission(
     programs: Mapping[str, ExportedProgram], config: ExecutorchBackendConfig
 ) -> Iterator[None]:
-    """Warn about control flow that is emitted incorrectly, and raise PipelineError instead of the
-    emitter's error about control flow that it doesn't support.
+    """Warn about control flow that is emitted wrongly, and reject what isn't supported.
+
+    Raises PipelineError, which replaces the emitter's error.
 
     Args:
         programs: edge programs, from which decomposition has removed what it inlines, such as

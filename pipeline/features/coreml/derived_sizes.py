@@ -20,8 +20,10 @@ from pipeline.program.signature import expression
 
 @contextmanager
 def with_derived_ranges(programs: Iterable[ExportedProgram]) -> Iterator[None]:
-    """Give programs, within the context, a range for each expression in their inputs' sizes,
-    computed from the ranges of its symbols."""
+    """Give each expression in programs' input sizes a range, within the context.
+
+    The range is computed from those of its symbols.
+    """
     added = []
     for program in programs:
         ranges = program.range_constraints

@@ -116,8 +116,11 @@ _WITHOUT_INT8 = frozenset(
 
 
 def _takes_quantized(options: CoreMLOptions, config: QuantizeConfig) -> str | None:
-    """Return the config line that lets Core ML lower programs of XNNPACK's or Vulkan's quantizer,
-    "" if it needs none, or None if Core ML can't lower them, since it needs constant scales."""
+    """Return the config line that lets Core ML lower XNNPACK's or Vulkan's quantized programs.
+
+    Returns "" if none is needed, and None if Core ML can't lower them, since it needs constant
+    scales.
+    """
     dynamic = any(
         getattr(scheme, "dynamic", config.dynamic) for scheme in config.schemes()
     )

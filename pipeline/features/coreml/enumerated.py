@@ -52,7 +52,7 @@ def _parse(value: Any) -> str | dict[str, tuple[Shape, ...]]:
     lists = list(shapes.values())
     if len({len(listed) for listed in lists}) > 1:
         raise rule(
-            "must be as many shapes for every input: the first go together, and so on"
+            "must have the same number of shapes for every input, since they are paired by position"
         )
     if len(set(zip(*lists, strict=True))) < len(lists[0]):
         raise rule(

@@ -1,5 +1,7 @@
-"""Checks Core ML's payloads without Core ML: is the model complete, and does its interface match
-the package's call? coremltools reads models on every system.
+"""Checks Core ML's payloads without Core ML.
+
+Each model must be complete, and its interface must match the package's call. coremltools reads
+models on every system.
 """
 
 from __future__ import annotations
@@ -65,8 +67,11 @@ def _resolve(payload: bytes, named: Mapping[str, bytes]) -> tuple[bytes, bool]:
 
 
 def read_archive(payload: bytes) -> dict[str, bytes]:
-    """Return the files of an archive, in the form of `reproducible.archive`, by their paths in its
-    folder. Raises ValueError, KeyError, IndexError or TypeError if it is invalid."""
+    """Return the files of an archive by their paths in its folder.
+
+    The archive has the form of `reproducible.archive`. Raises ValueError, KeyError, IndexError or
+    TypeError if it is invalid.
+    """
     end = 1 << 16
     while True:
         text = payload[: -end - 1 : -1].decode("utf-8", "replace")
@@ -100,8 +105,10 @@ def read_archive(payload: bytes) -> dict[str, bytes]:
 def _compare(
     kind: str, features: Any, names: Sequence[str], expected: CallSizes
 ) -> Iterator[str]:
-    """Yield how a model's features differ from the names in its metadata, by which the delegate
-    passes them, and from the sizes of the package's call."""
+    """Yield how a model's features differ from its metadata and from the package's call.
+
+    The delegate passes features by the names in the metadata; the call determines their sizes.
+    """
     model_names = [feature.name for feature in features]
     if model_names != list(names):
         yield f"Core ML's model has the {kind}s {model_names}, but its metadata lists {list(names)}"

@@ -36,8 +36,9 @@ _operators: dict[tuple[Any, ...], frozenset[Any]] = {}
 
 
 class Quantizer(CoreMLQuantizer):
-    """A `CoreMLQuantizer` that exports only patterns that can match the model, and annotates each
-    node by the scheme that applies to it.
+    """A `CoreMLQuantizer` that exports only patterns that can match the model.
+
+    It annotates each node by the scheme that applies to it.
 
     Upstream's `module_name_configs` treats parameters as outside any module, and applies an outer
     module's options to whatever an inner module's options leave. A filter is exact.

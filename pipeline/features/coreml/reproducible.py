@@ -39,8 +39,10 @@ _REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Make `CoreMLBackend` return the same bytes for the same programs within the context, and
-    explain unsupported combinations in terms of configs."""
+    """Make `CoreMLBackend` return the same bytes for the same programs within the context.
+
+    Unsupported combinations are explained in terms of configs.
+    """
     from executorch.backends.apple.coreml.compiler import coreml_preprocess as upstream
 
     identifiers: dict[str, str] = {}
@@ -139,8 +141,11 @@ def _rename(result: Any, identifiers: Mapping[str, str]) -> Any:
 
 
 def _flatten(identifiers: dict[str, str], path: str) -> bytes:
-    """Return the folder of a model and its metadata as one payload, and record the new identifier
-    under the old one. Replaces upstream's `flatten_directory_contents`."""
+    """Return the folder of a model and its metadata as one payload.
+
+    The new identifier is recorded under the old one. Replaces upstream's
+    `flatten_directory_contents`.
+    """
     from coremltools.proto import Model_pb2
 
     folder = Path(path)

@@ -1,4 +1,4 @@
-"""Expects of each action the cost that it, or the most similar actions, had before."""
+"""Predicts the cost of each action from earlier runs of it or of the most similar actions."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ class Expectations:
         self._store = store
 
     def expect(self, action: Action) -> Cost:
-        """Return the cost of an action's earlier run, with a peak of at least the bytes of its
-        weights; or a guess from the weights."""
+        """Return the cost of an action's earlier run, or a guess from its weights.
+
+        The peak is at least the bytes of the weights.
+        """
         weights = weigh(action.inputs.sources.values())
         if cost := self._find(action):
             # The model may have grown since, or the exporter may have other parameters.
@@ -51,9 +53,11 @@ class Expectations:
         return cost.seconds if cost else None
 
     def ahead(self, action: Action) -> float:
-        """Return the seconds of the longest path that starts when an action ends: one action of
-        each later kind in turn, of the same package, or of any package of the model if the action
-        belongs to none."""
+        """Return the seconds of the longest path that starts when an action ends.
+
+        The path has one action of each later kind in turn, of the same package, or of any package
+        of the model if the action belongs to none.
+        """
         seconds = 0.0
         for kind in _ORDER[_ORDER.index(action.kind) + 1 :]:
             place = kind, action.model, action.package
@@ -71,8 +75,10 @@ class Expectations:
         return longest
 
     def _find(self, action: Action | ActionTask) -> Cost | None:
-        """Return the cost of an action under any key; otherwise the maximum over the actions of its
-        kind, model and method, or over those of its kind and model."""
+        """Return the cost of an action under any key, or the maximum over similar actions.
+
+        These are actions of its kind, model and method, or else those of its kind and model.
+        """
         costs = map(self._costs.get, _widen(name_of(action)))
         return next(filter(None, costs), None)
 

@@ -1,5 +1,7 @@
-"""Delegate libraries: delegates that ExecuTorch's wheel lacks, from shared libraries listed in the
-environment, so that this machine can run packages that call them.
+"""Delegate libraries: loads delegates that ExecuTorch's wheel lacks.
+
+They are in shared libraries listed in the environment, so that this machine can run packages that
+call them.
 
 libraries  finds the listed libraries, and the delegates in them
 loading    registers their delegates in the runtime of this process

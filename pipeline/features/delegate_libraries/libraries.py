@@ -51,8 +51,10 @@ def explain_missing(backend_id: str, label: str) -> str:
 
 
 def find_facts(backend_id: str) -> dict[str, str]:
-    """Return the value of `Execution.facts` for a delegate: the digest of the listed library that
-    contains it, if any."""
+    """Return the value of `Execution.facts` for a delegate.
+
+    It is the digest of the listed library that contains the delegate, if any.
+    """
     library = find_library(backend_id)
     if library is None:
         return {}

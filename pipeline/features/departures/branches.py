@@ -42,8 +42,10 @@ class Branch:
 
 
 def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
-    """Return the statement that decides between two lines of a function: the outermost one with the
-    lines in different arms, or with only one of them in an arm. Returns None if there is none.
+    """Return the outermost statement that decides between two lines of a function.
+
+    The lines are in different arms of it, or only one of them is in an arm. Returns None if there
+    is no such statement.
 
     Args:
         other_line: the other run's line; if None, the innermost statement with `line` in an arm is
@@ -114,8 +116,10 @@ def find_loop(path: Path, line: int) -> Branch | None:
 
 
 def describe_statement(path: Path, line: int) -> str:
-    """Return the text of the statement on a line, and of the definitions in its file that it
-    uses."""
+    """Return the text of the statement on a line, and of the definitions that it uses.
+
+    These are the definitions in its file.
+    """
     source = read_source(path)
     statement = source.statement(line) if source else None
     if source and statement is not None:

@@ -15,8 +15,9 @@ from pipeline.features.departures.places import FrameCall, Place
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause's text, and the subject and place to name in front of it; by default the departing
-    operator and its place.
+    """A cause's text, with the subject and place to name in front of it.
+
+    They are by default the departing operator and its place.
 
     `call` is the line to name instead of the place's line.
     """

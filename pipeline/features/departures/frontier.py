@@ -158,8 +158,10 @@ class TraceComparison:
         return ordered_events, [leaves[value] for value in sorted(leaves)], departing
 
     def _is_unused(self, is_program: bool, value: int) -> bool:
-        """Return whether a value is a weight that the other run doesn't read, so that the runs
-        depart at the operator that reads it."""
+        """Return whether a value is a weight that the other run doesn't read.
+
+        The runs then depart at the operator that reads it.
+        """
         trace = self.program if is_program else self.reference
         leaf = trace.leaves.get(value)
         is_weight = leaf is not None and leaf.kind in ("parameter", "buffer")
@@ -268,8 +270,10 @@ def find_tolerance(comparison: TraceComparison) -> float | None:
 
 
 def _first_error(comparison: TraceComparison, tolerance: float) -> float:
-    """Return the error of the first departing operators, relative to their results; infinite if the
-    other run has no similar value."""
+    """Return the error of the first departing operators, relative to their results.
+
+    It is infinite if the other run has no similar value.
+    """
     errors = []
     sides = comparison.find(tolerance)
     for is_program, (events, leaves, departing) in zip(

@@ -1,4 +1,4 @@
-"""Words in a line, or in the definitions it uses, that hint at why tracing fixed a value or branch.
+"""Words in a line, or in the definitions that it uses, that hint at why tracing fixed a value.
 
 They indicate a likely cause, not a proof. Doesn't import torch.
 """
@@ -70,8 +70,9 @@ EXPORT_HINT = "; ".join(_HINTS[EXPORT_FLAGS][1:])
 
 
 def find_branch_hint(text: str, reads_value: bool = False) -> str:
-    """Return what a branch depends on, judging by the words of its test, and the remedy; "" if
-    unknown.
+    """Return what a branch depends on, and the remedy; "" if unknown.
+
+    The words of its test are the evidence.
 
     Args:
         reads_value: whether the test is known to read the value of a tensor.
@@ -84,8 +85,9 @@ def find_branch_hint(text: str, reads_value: bool = False) -> str:
 
 
 def find_value_hint(text: str, was_read: bool = False) -> str:
-    """Return where a value comes from, judging by the words of its statement, and the remedy; "" if
-    unknown.
+    """Return where a value comes from, and the remedy; "" if unknown.
+
+    The words of its statement are the evidence.
 
     Args:
         was_read: whether the value is known to have been read from a tensor.

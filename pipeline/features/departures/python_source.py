@@ -78,8 +78,11 @@ class SourceFile:
         return "\n".join(texts)
 
     def find_definitions(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the definitions of the names in a node: values assigned to variables of the same
-        function and to attributes, and functions of the file."""
+        """Yield the definitions of the names in a node.
+
+        These are values assigned to variables of the same function and to attributes, and functions
+        of the file.
+        """
         variables, attributes = _names(node)
         line = getattr(node, "lineno", 0)
         visible_scopes = (self.scope(line), self.tree)
@@ -93,8 +96,10 @@ class SourceFile:
                 yield value
 
     def _is_visible(self, definition: _Definition, owner: ast.AST) -> bool:
-        """Return whether a definition can be an attribute of a class's objects: its class must be
-        this one or one of its bases in the file."""
+        """Return whether a definition can be an attribute of a class's objects.
+
+        Its class must be this one or one of its bases in the file.
+        """
         _, target, _, scope, holder = definition
         # A function's variable isn't an attribute.
         if isinstance(target, ast.Name) and scope is not self.tree:

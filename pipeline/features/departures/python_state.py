@@ -32,8 +32,10 @@ _MISSING = object()
 
 
 def find_holders(reference: Callable[..., object]) -> dict[int, tuple[str, Any]]:
-    """Return the objects that hold a callable's state, with qualified names, by id: modules, and
-    other objects whose method it is or that its closure refers to."""
+    """Return the objects that hold a callable's state, with qualified names, by id.
+
+    These are modules, and other objects whose method it is or that its closure refers to.
+    """
     # By id, since the objects need not be hashable.
     holders: dict[int, tuple[str, Any]] = {}
     pending: list[tuple[str, Any]] = [("", reference)]

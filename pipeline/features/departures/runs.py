@@ -97,8 +97,10 @@ def _find_attribute(module: nn.Module, name: str) -> Any:
 def find_state(
     program: ExportedProgram, holders: Mapping[int, tuple[str, Any]]
 ) -> dict[str, Tensor]:
-    """Return the reference's present values of the buffers that a program changes, by the program's
-    names; a wrapper may have added a prefix to them."""
+    """Return the reference's present values of the buffers that a program changes.
+
+    The keys are the program's names; a wrapper may have added a prefix to them.
+    """
     state: dict[str, Tensor] = {}
     buffers = list(_iter_buffers(holders))
     for name in find_effects(program).state:

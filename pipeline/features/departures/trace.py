@@ -257,8 +257,10 @@ class TraceRecorder(TorchDispatchMode, Generic[Site]):
                 self.trace.producers.setdefault(value, event)
 
     def _origin(self, base: str, reads: Sequence[int]) -> str | None:
-        """Return the mark that separates this operator's uniform results from others, or None if
-        the operator leaves its result's memory unwritten."""
+        """Return the mark that separates this operator's uniform results from others.
+
+        Returns None if the operator leaves its result's memory unwritten.
+        """
         if base in _UNWRITTEN:
             return None
         if base in _FACTORIES or (base in _VIEWS and reads):

@@ -204,9 +204,11 @@ def find_dtype(difference: RunDifference) -> Cause | None:
 def _is_by_autocast(
     event: TraceEvent[Any], side: str, difference: RunDifference
 ) -> bool:
-    """Return whether an operator casts because only one side computes under autocast there: its
-    line is in an autocast context, or only that side enters autocast and the line asks for no
-    dtype."""
+    """Return whether an operator casts because only one side computes under autocast there.
+
+    Its line is in an autocast context, or only that side enters autocast and the line asks for no
+    dtype.
+    """
     if event.base != "_to_copy":
         return False
     if "autocast" in _contexts(difference):

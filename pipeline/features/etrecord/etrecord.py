@@ -105,8 +105,10 @@ def record_etrecord(
 def map_current_lines(
     quantized: ExportedProgram, source: ExportedProgram
 ) -> dict[str, str]:
-    """Map each stack trace of a quantized program, which may come from an earlier export, to the
-    stack trace of the same node in its current source."""
+    """Map each stack trace of a quantized program to the current one of the same node.
+
+    The program may come from an earlier export of its source.
+    """
     now = {
         (node.name, str(node.target)): node.meta.get("stack_trace")
         for node in iter_nodes(source)

@@ -1,5 +1,7 @@
-"""Explain: what a run would do, and why each action of a package is current or stale, down to the
-file, tensor or library."""
+"""Explain: shows what a run would do, and why actions are current or stale.
+
+Reasons are as precise as a file, a tensor or a library.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,13 @@ FEATURE = Feature(
                 "value",
                 "json": JSON,
             },
-            "Names may be patterns ('vision*', 'vision/enc*'); the default is everything. "
+            "Names may be patterns ('vision*', 'vision/enc*'); without names, all packages are "
+            "selected. "
             "The exit status is 1 if a config has mistakes.",
             (
                 ("doit plan", "all that is stale"),
                 ("doit plan vision/classify", "one method"),
-                ("doit plan --resolved vision", "the resulting config"),
+                ("doit plan --resolved vision", "the effective config"),
             ),
             run="pipeline.features.explain.plan:run",
             record="pipeline.features.explain.forms:PLAN",
@@ -39,14 +42,17 @@ FEATURE = Feature(
                     "doit explain",
                     "the longest chain of the last run, and its idle workers",
                 ),
-                ("doit explain vision/classify", "the file, key, tensor or library"),
+                (
+                    "doit explain vision/classify",
+                    "the file, key, tensor or library that changed",
+                ),
             ),
             run="pipeline.features.explain.explain:run",
             record="pipeline.features.explain.forms:EXPLANATION",
         ),
         Command(
             "why",
-            "list the packages that depend on a file, tensor, backend or library, and how",
+            "show which packages depend on a file, tensor, backend or library, and how",
             "<file | tensor | backend | library | $VARIABLE>",
             {"json": JSON},
             "A pattern selects all files or tensors that match it; a folder selects everything "

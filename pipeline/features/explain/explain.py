@@ -89,8 +89,10 @@ Explained = tuple[dict[str, Any], ActionEntry | None]
 
 
 def explain(plan: Plan, target: Target) -> Iterator[Explained]:
-    """Explain each action of a package or of some of its methods: whether it is current, and if
-    not, every difference between its key and the nearest earlier key.
+    """Explain each action of a package or of some of its methods.
+
+    An explanation says whether the action is current and, if not, lists every difference between
+    its key and the nearest earlier key.
 
     Raises:
         PipelineError: the config has mistakes.
@@ -163,8 +165,7 @@ def _describe_time(entry: ActionEntry) -> str:
 
 
 def _compare_with_calls(entry: ActionEntry) -> str:
-    """Describe a validation's time as a multiple of its unavoidable calls and loads; "" for
-    others."""
+    """Describe a validation's time as a multiple of its calls and loads; "" for other actions."""
     calls = sum(entry.stages.get(name, 0.0) for name in _NEEDED)
     if not calls:
         return ""
@@ -217,9 +218,11 @@ def _explain_action(
 def _nearest_key(
     task: ActionTask, action: Action
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Return an earlier key to compare with, and a description of it: the last build in this
-    workspace, otherwise the most similar key of this package in the store, preferring the most
-    recently used."""
+    """Return an earlier key to compare with, and a description of it.
+
+    This is the key of the last build in this workspace, or else the most similar key of this
+    package in the store, preferring the most recently used.
+    """
     store = task.plan.workspace.store
     previous, old = _find_last(task)
     if previous is not None and previous != action.digest:
@@ -260,8 +263,9 @@ def _find_last(
 def _is_of_package(
     task: ActionTask,
 ) -> Callable[[Digest, Mapping[str, Any]], bool]:
-    """Return a predicate on an action's digest and key: whether it belongs to the same package, or
-    exports the same model.
+    """Return a predicate that selects actions of the same package, or exports of its model.
+
+    It is called with an action's digest and key.
 
     Packages share quantized and compiled methods, so the keys of these actions name no package; a
     package's links name the actions whose results they use.

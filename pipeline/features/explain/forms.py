@@ -1,5 +1,7 @@
-"""The forms of the `--json` output of `doit plan`, `doit explain` and `doit why`
-(`moments.Command.record`)."""
+"""The forms of the `--json` output of `doit plan`, `doit explain` and `doit why`.
+
+A command refers to its form in `moments.Command.record`.
+"""
 
 from __future__ import annotations
 

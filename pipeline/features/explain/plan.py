@@ -174,8 +174,10 @@ def expected(
 
 
 def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> bool:
-    """Return whether a package of the family, whose files the validation needs, is yet to be
-    linked."""
+    """Return whether the validation waits for a package of its family to be linked.
+
+    A validation needs the files of all packages of the family.
+    """
     for member in plan.members(package):
         if member in links and links[member].state in _NOT_THERE:
             return True

@@ -152,8 +152,10 @@ def _are_comments(lines: Iterable[_Line]) -> bool:
 
 
 def _origin(node: Node, path: str) -> str:
-    """Describe the origin of a value: its file and line, its key there if that differs, such as
-    `defaults`, and the text of a value with variables."""
+    """Describe the origin of a value: its file and line.
+
+    Adds its key there if that differs, such as `defaults`, and the text of a value with variables.
+    """
     config_path = path.split(".")
     source_path = node.path.split(".")
     while config_path and source_path and config_path[-1] == source_path[-1]:

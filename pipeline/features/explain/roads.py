@@ -165,8 +165,10 @@ def _find_code_roads(plan: Plan, package: str, matches: Matches) -> Iterator[Roa
 
 
 def _name_match(inputs: Mapping[str, object], matches: Matches) -> bool:
-    """Return whether code depends on a thing, judging by the names of its inputs: paths,
-    `$VARIABLE`, `lib:distribution`, `import module`."""
+    """Return whether code depends on a thing, judging by the names of its inputs.
+
+    These are paths, `$VARIABLE`, `lib:distribution` and `import module`.
+    """
     for name in inputs:
         bare_name = name.removeprefix("lib:").removeprefix("import ")
         if matches(name) or matches(bare_name):

@@ -18,9 +18,10 @@ DIAGNOSE = Command(
     "list everything in a model that torch.export rejects, with source lines",
     "<model | package> ...",
     {"json": "print one line of JSON instead (docs/reference/json.md)"},
-    "The exporter runs once more. torch.export.draft_export exports what torch.export rejects, "
-    "as far as it can, and its report is printed: operators without fake kernels, branches and "
-    "sizes that depend on values, guards on sizes. The exit status is 1 if anything is rejected.",
+    "The exporter runs once more, and torch.export.draft_export exports the programs that "
+    "torch.export rejects. The command prints the resulting report: operators without fake "
+    "kernels, branches and sizes that depend on values, and guards on sizes. The exit status is 1 "
+    "if anything is rejected.",
     (("doit diagnose asr", "the model of models/asr.py"),),
     run="pipeline.features.exporters.diagnose:run",
     builds=True,

@@ -50,8 +50,9 @@ class Announcements:
 def run_announced(
     run: Callable[[Announcements | None], dict[str, Any]], handover: Handover
 ) -> dict[str, Any]:
-    """Call a function that runs an exporter in a separate process, and again after each announced
-    death; return its result.
+    """Call a function that runs an exporter in a separate process; return its result.
+
+    It is called again after each announced death.
 
     Args:
         run: the function, which is passed None if the process can fork.

@@ -1,5 +1,7 @@
-"""Drafts of modules that `torch.export.export` rejects: the report of `torch.export.draft_export`
-in this project's words, with the lines of the workspace.
+"""Drafts of modules that `torch.export.export` rejects.
+
+A draft is the report of `torch.export.draft_export` in this project's words, with the lines of the
+workspace.
 
 Within `drafting()`, a failing call of `torch.export.export` returns a draft instead, so the
 exporter continues and all of its calls are reported. A draft isn't a sound program: it is read, and
@@ -34,8 +36,9 @@ _TAKEN = (
 
 @contextmanager
 def drafting(root: Path) -> Iterator[list[Json]]:
-    """Draft whatever can't be exported within the context; yield a list to which each call adds a
-    record, in the form of `diagnose.DIAGNOSIS`.
+    """Within the context, draft everything that can't be exported.
+
+    Yields a list to which each call adds a record, in the form of `diagnose.DIAGNOSIS`.
 
     Args:
         root: the workspace.
@@ -133,8 +136,10 @@ def _find_operator(draft: ExportedProgram, name: str, root: Path) -> tuple[str, 
 def _find_frame(
     stack: Sequence[Mapping[str, Any]], filenames: Mapping[int, str], root: Path
 ) -> tuple[str, str]:
-    """Return the place and the text of the innermost line of the workspace in a stack; without one,
-    only the text of the innermost line."""
+    """Return the place and the text of the innermost line of the workspace in a stack.
+
+    Without such a line, returns only the text of the innermost line.
+    """
     for frame in reversed(stack):
         place = _name_place(filenames.get(frame["filename"], ""), frame["line"], root)
         if place:

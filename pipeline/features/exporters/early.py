@@ -47,8 +47,11 @@ def check_syntax(
 
 
 def check_arities(module: ModuleType) -> None:
-    """Raise SourceError, with all mistakes, if functions of an exporter don't take the arguments
-    that they will get. Called after the exporter is imported and before it exports anything."""
+    """Raise SourceError if functions of an exporter don't take the arguments they will get.
+
+    The error lists all mistakes. Called after the exporter is imported and before it exports
+    anything.
+    """
     rebound = {name for code in _iter_codes(module) for name in _find_rebound(code)}
     mistakes: list[str] = []
     for name, arguments in _LATER.items():

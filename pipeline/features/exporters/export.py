@@ -162,8 +162,10 @@ def _surround_exporter(root: Path, path: Path) -> Iterator[None]:
 
 
 def _explain(root: Path, model: str, error: BaseException) -> str:
-    """Describe the error that ended an exporter, with the command for a draft if torch suggests
-    one."""
+    """Describe the error that ended an exporter.
+
+    Adds the command for a draft if torch suggests one.
+    """
     text = explain_error(error, root=root)
     if "draft_export" in str(error):
         return f"{text}; `doit diagnose {model}` lists everything in it that torch.export rejects"
@@ -215,8 +217,10 @@ def _draft(
 def store_exported(
     exported: Mapping[str, Any], handover: Handover, store: Store
 ) -> dict[str, Any]:
-    """Store the data that an exporter handed over, with the records of its programs; return the
-    result of its action."""
+    """Store the data that an exporter handed over; return the result of its action.
+
+    The records of its programs are stored, too.
+    """
     archive = handover.store_all(store, exported["handed"])
     facts = describe_archive(store.blob_path(archive), archive).programs
     for program in facts:
@@ -242,8 +246,10 @@ def store_exported(
 
 
 def _record(store: Store, key: Key, reads: Reads, last: Digest | None = None) -> None:
-    """Record the reads of an export in front of those of earlier, different runs; `last` is the
-    action of a successful export."""
+    """Record the reads of an export in front of those of earlier, different runs.
+
+    `last` is the action of a successful export.
+    """
     entry = store.get_by_key(key)
     result = entry.result if entry else {}
     runs = [reads, *(run for run in parse_records(result) if run != reads)]
@@ -266,9 +272,11 @@ _LATER = (
 
 @cache
 def _warm_up() -> None:
-    """Export and save a small program and its inputs, since this makes torch import much more than
-    its own import does: once for all forks, and so that none of these files counts as an exporter's
-    input."""
+    """Export and save a small program and its inputs, to import what torch loads lazily.
+
+    The imports then happen once for all forks, and none of these files counts as an exporter's
+    input.
+    """
     example = (torch.ones(1, 1),)
     program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), example)
     save_programs({"forward": program}, io.BytesIO())
@@ -286,8 +294,10 @@ def _warm_up() -> None:
 
 
 def _keep_lines() -> None:
-    """Let stack traces quote the files of libraries and of this package as this process first read
-    them, matching the running code. Otherwise Python checks each file for changes at every trace.
+    """Let stack traces quote libraries and this package as this process first read them.
+
+    The quoted lines match the running code. Otherwise Python checks each file for changes at every
+    trace.
     """
     running, installed = (
         running_files() | {isolated.__file__},

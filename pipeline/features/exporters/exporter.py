@@ -1,5 +1,7 @@
-"""The functions of an exporter: calls them and checks what they return. Doesn't run programs and
-doesn't know where the store is."""
+"""The functions of an exporter: calls them and checks what they return.
+
+Doesn't run programs and doesn't know where the store is.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,10 @@ def parse_yielded(
 def _split(
     returned: Any,
 ) -> tuple[dict[str, ExportedProgram] | None, dict[str, Reference]]:
-    """Return the programs that `export_methods` returned, or None for anything else, and the
-    references among them."""
+    """Return the programs that `export_methods` returned, and the references among them.
+
+    Returns None instead of the programs if it returned anything else.
+    """
     if not isinstance(returned, Mapping) or not returned:
         return None, {}
     programs: dict[str, ExportedProgram] = {}
@@ -131,8 +135,10 @@ def _describe_wrong(returned: Any) -> str:
 
 
 def check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None:
-    """Raise SourceError for a reference that is an exported program: the program would be compared
-    with itself, which could not fail."""
+    """Raise SourceError for a reference that is an exported program.
+
+    The program would be compared with itself, which could not fail.
+    """
     for method, reference in references.items():
         owner = getattr(reference, "__self__", reference)  # of a bound method
         if isinstance(owner, ExportedProgram) or _is_unlifted(owner):
@@ -156,8 +162,10 @@ def find_references(
     exported: Mapping[str, Reference],
     parameters: Mapping[str, Any],
 ) -> dict[str, Reference]:
-    """Return the references by method: from the function `reference(method)`, or else from
-    `exported`, which came with the programs.
+    """Return the references by method.
+
+    They are from the function `reference(method)`, or else from `exported`, which came with the
+    programs.
 
     Raises SourceError if a reference isn't callable or is an exported program.
     """
@@ -204,9 +212,12 @@ def _check_parameters(
 def call_with(
     function: Callable[..., Any], parameters: Mapping[str, Any], *arguments: str
 ) -> Any:
-    """Call a function of an exporter with positional arguments, and with those of the parameters
-    that it takes by name. A positional argument wins: `example_inputs(method)` gets the method,
-    even if a parameter of `export` is called `method`."""
+    """Call a function of an exporter with arguments by position and by name.
+
+    Named arguments are passed only for parameters that the function has. A positional argument
+    wins: `example_inputs(method)` gets the method, even if a parameter of `export` is called
+    `method`.
+    """
     accepted = list(inspect.signature(function).parameters.values())
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted)
     places = {
@@ -266,8 +277,10 @@ def call_inputs(
     method: str,
     parameters: Mapping[str, Any],
 ) -> Any:
-    """Return the result of an exporter's function for the example or calibration inputs of a
-    method, or None if it has no such function."""
+    """Return the result of an exporter's function for a method's inputs.
+
+    The inputs are examples or for calibration. Returns None if the exporter has no such function.
+    """
     function = getattr(module, f"{kind}_inputs", None)
     return call_with(function, parameters, method) if callable(function) else None
 
@@ -279,8 +292,10 @@ def parse_inputs(
     program: ExportedProgram,
     value: Any,
 ) -> Iterator[InputSet]:
-    """Yield the example or calibration inputs of a method from the result of the exporter's
-    function. Without a result, the examples are those of the export."""
+    """Yield a method's example or calibration inputs from the result of the exporter's function.
+
+    Without a result, the examples are those of the export.
+    """
     if value is None and kind == "example" and program.example_inputs:
         value = [tuple(program.example_inputs)]
         for examples in call_all("more_examples", program):

@@ -23,8 +23,10 @@ _PACKAGE = "__init__"  # of an exporter's folder, where Python looks for it
 
 @contextmanager
 def importing_for(root: Path, path: Path) -> Iterator[None]:
-    """Make the workspace's modules importable, after installed ones, for a fork of this process
-    whose later lookups are recorded."""
+    """Make the workspace's modules importable for a fork that records its later lookups.
+
+    Installed modules take precedence.
+    """
     before, folders = list(sys.path), [str(root), str(path.parent)]
     kept_folders = [
         folder for folder in before if os.path.abspath(folder) not in folders
@@ -44,8 +46,11 @@ def importing_for(root: Path, path: Path) -> Iterator[None]:
 
 
 def _for_started_processes(models: Path) -> str:
-    """Return a `sys.path` entry for the modules of a folder, for spawned processes, which inherit
-    it. This process finds nothing through it, since it has a better finder."""
+    """Return a `sys.path` entry through which spawned processes find a folder's modules.
+
+    These processes inherit the entry. This process finds nothing through it, since it has a better
+    finder.
+    """
     entry = os.path.join(models, ".")
     sys.path_importer_cache[entry] = _NothingFinder()
     return entry
@@ -57,8 +62,11 @@ class _NothingFinder(PathEntryFinder):
 
 
 class Asked:
-    """Records the imports of this process, loaded before or not: modules by their first names, and
-    distributions. It is installed as a finder that finds nothing."""
+    """Records the imports of this process, whether loaded before or not.
+
+    It records modules by their first names, and distributions. It is installed as a finder that
+    finds nothing.
+    """
 
     def __init__(self) -> None:
         self._modules: set[str] = set()
@@ -101,8 +109,10 @@ class Asked:
 
 
 def import_afresh(models: Path) -> Asked:
-    """Prepare this process to import like a fresh one that has loaded torch and the package in an
-    exporter's folder, and return the recorder of its imports."""
+    """Prepare this process to import like a fresh one; return the recorder of its imports.
+
+    The fresh process would be in the exporter's folder and have loaded torch and this package.
+    """
     add_finder(models, ahead=models.parent)
     pass_on_imports(__file__)
     requests = Asked()

@@ -17,8 +17,11 @@ from pipeline.store.store import Store
 
 
 class Handover:
-    """A fork writes to `archive` and calls `put`, and `to_json` lists what it wrote; the parent
-    process stores everything with `store_all`."""
+    """Hands over what an exporter's fork writes.
+
+    The fork writes to `archive` and calls `put`, and `to_json` lists what it wrote; the parent
+    process stores everything with `store_all`.
+    """
 
     def __init__(self, archive: BinaryIO, blobs: BinaryIO) -> None:
         self._archive, self._blobs = archive, blobs

@@ -1,5 +1,8 @@
-"""Hands over the methods of an exporter with their inputs: those of a dict all at once, those of a
-generator one at a time, so that memory never holds a large model several times."""
+"""Hands over the methods of an exporter with their inputs.
+
+Those of a dict are handed over all at once, those of a generator one at a time, so that memory
+never holds a large model several times.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +111,9 @@ def hand_over_stream(
     root: Path,
     announcements: Announcements | None = None,
 ) -> Json:
-    """Hand over the methods that an exporter yields, and the constant methods; return their
-    records.
+    """Hand over the methods that an exporter yields, and the constant methods.
+
+    Returns their records.
 
     Each method is written, and only its buffers are kept, before the exporter continues. So each
     reference is recorded separately, not in sequence with those of other methods. `announcements`

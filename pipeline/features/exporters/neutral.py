@@ -27,8 +27,10 @@ _LOCALE = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
 
 @contextmanager
 def neutral_process(root: Path) -> Iterator[None]:
-    """Give this process, and its forks within the context, the working folder, umask, locale and
-    time zone of all exporters, and a folder for temporary files."""
+    """Within the context, give this process and its forks the environment of all exporters.
+
+    This is the same working folder, umask, locale and time zone, and a folder for temporary files.
+    """
     variables = {name: os.environ.get(name) for name in NEUTRAL}
     folder, umask = os.open(".", os.O_RDONLY), os.umask(_UMASK)
     language = locale.setlocale(locale.LC_ALL)

@@ -89,8 +89,7 @@ class ReferenceCalls:
 
 
 class _ReferenceWatch(ForkWatch):
-    """Passes references to a function while the fork is alive, and keeps the function's
-    `result`."""
+    """Passes references to a function while the fork lives, and keeps the function's `result`."""
 
     def __init__(
         self, use: Callable[[ReferenceCalls], Any] | None, seconds: float

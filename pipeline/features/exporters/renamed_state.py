@@ -38,8 +38,10 @@ def list_buffers(program: ExportedProgram) -> dict[str, Tensor]:
 def find_renamed_state(
     buffers: Buffers, describe: Describe
 ) -> dict[str, dict[str, int]]:
-    """Return the buffers that several methods use under different names and at least one of them
-    changes, by method and name, each with a number of the tensor.
+    """Return the changing buffers that methods use under different names.
+
+    At least one of the methods changes the buffer. The result is by method and name, each with a
+    number of the tensor.
 
     Args:
         buffers: the results of `list_buffers`, whose tensors must all be alive, since they are

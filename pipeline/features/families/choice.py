@@ -21,9 +21,10 @@ def choose(
     rules: Rules,
     base: str | None = None,
 ) -> Shared:
-    """Choose the data to share: whatever the base contains, or, without a base, whatever two
-    packages contain, even under two keys, or as a constant in one and a delegate's data in the
-    other.
+    """Choose the data to share.
+
+    With a base, this is whatever the base contains; otherwise, whatever two packages contain, even
+    under two keys, or as a constant in one and a delegate's data in the other.
 
     A runtime refuses a key that occurs in two files, so a key with another content in a third
     package is not shared.

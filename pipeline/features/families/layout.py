@@ -58,8 +58,7 @@ def lay_out_files(
 def _iter_shared(
     owner: MethodObject, shared: Shared, store: Store
 ) -> Iterator[tuple[Blob, Tensor]]:
-    """Yield the shared constants of portable operators in an object, with the tensors using
-    them."""
+    """Yield an object's shared constants of portable operators, with the tensors using them."""
     constants = (*owner.constants, *owner.external_constants)
     if not any(blob.digest in shared.constants for blob in constants):
         return

@@ -1,5 +1,7 @@
-"""The families of a workspace: which packages share weights, what determines these weights, and the
-current files of each family.
+"""The families of a workspace.
+
+This module knows which packages share weights, what determines these weights, and the current files
+of each family.
 
 Facts common to the packages of a family are looked up once for all of them, so that planning a
 family of hundreds takes no longer than planning as many single packages.
@@ -137,8 +139,10 @@ class FamilyPlanning(Planning):
     # Dependencies of a link
 
     def add_to_link(self, package: str) -> dict[str, Any] | None:
-        """Return the family's part of a link's key, or None while its packages' compile actions are
-        unknown. Invalid packages don't count."""
+        """Return the family's part of a link's key, or None while it is unknown.
+
+        It is unknown until its packages' compile actions are known. Invalid packages don't count.
+        """
         compiles = self._compiles(self.name(package))
         if compiles is None:
             return None
@@ -147,8 +151,10 @@ class FamilyPlanning(Planning):
 
     @once
     def _compiles(self, family: str) -> tuple[Digest, Compiles] | None:
-        """Return the digest of the compile actions that determine the shared weights, and the
-        actions. Returns None if they aren't known yet."""
+        """Return the digest of the compile actions that determine the weights, and the actions.
+
+        Returns None if they aren't known yet.
+        """
         compiles: dict[str, Mapping[str, Digest]] = {}
         for package in self.deciding(self.packages[family][0]):
             digests = self.plan.compile_digests(package)
@@ -165,8 +171,11 @@ class FamilyPlanning(Planning):
 
     @once
     def _changed(self, family: str) -> list[str]:
-        """Return the packages that determine the shared weights and whose compile actions differ
-        from those of their last link."""
+        """Return the packages that changed since their last link.
+
+        These are packages that determine the shared weights and whose compile actions differ from
+        those of their last link.
+        """
         compiles = self._compiles(family)
         if compiles is None:
             return []
@@ -179,8 +188,7 @@ class FamilyPlanning(Planning):
     # Dependencies of a validation: the files of all packages
 
     def validate_facts(self, package: str, files: Files) -> Digest:
-        """Hash the files of a family's packages: `files` of this package, linked files of
-        others."""
+        """Hash the files of a family: `files` of this package, linked files of the others."""
         present, digest = self._find_linked(self.name(package))
         if present[package] == files:
             return digest
@@ -215,8 +223,10 @@ class FamilyPlanning(Planning):
         return described
 
     def _find_size(self, package: str, file: str, content: Digest) -> int | None:
-        """Return the size of a linked file in bytes; None if it is gone and has to be made
-        again."""
+        """Return the size of a linked file in bytes, or None if it is gone.
+
+        A file that is gone has to be made again.
+        """
         if content not in self._sizes:
             with suppress(OSError):
                 path = self.plan.workspace.package(package) / file

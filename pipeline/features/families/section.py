@@ -1,5 +1,7 @@
-"""The report section on families: what packages share, what that saves, and who loads which
-file."""
+"""The report section on families.
+
+It shows what packages share, what that saves, and who loads which file.
+"""
 
 from __future__ import annotations
 

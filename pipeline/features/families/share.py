@@ -22,8 +22,11 @@ Json = Mapping[str, Any]
 def find_shared(
     action: Action[LinkInputs], store: Store, may_lay_out: bool
 ) -> Shared | None:
-    """Return the weights that a package's family shares, with their files, or None if the files
-    would have to be laid out and `may_lay_out` is false. Raises MissingBlobError."""
+    """Return the weights that a package's family shares, with their files.
+
+    Returns None if the files would have to be laid out and `may_lay_out` is false. Raises
+    MissingBlobError.
+    """
     family = action.key.get("family")
     if family is None:
         return NOTHING_SHARED
@@ -90,8 +93,10 @@ def _find(key: Key, store: Store) -> Json | None:
 def _load(
     action: Action[LinkInputs], store: Store
 ) -> tuple[dict[str, list[Json]], dict[Digest, set[str]]]:
-    """Return the records of the objects that determine the shared weights, by package, and
-    qualified names by the digest of a constant's stored bytes."""
+    """Return the records of the objects that determine the shared weights, by package.
+
+    Also returns qualified names by the digest of a constant's stored bytes.
+    """
     members: dict[str, list[Json]] = {}
     names: dict[Digest, set[str]] = {}
     for package, compiles in sorted(action.inputs.related_compiles.items()):

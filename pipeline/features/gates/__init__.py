@@ -17,14 +17,14 @@ DIFF = Command(
         "`new` or `changed`; separate several with commas",
         "json": "print one line of JSON (docs/reference/json.md)",
     },
-    "The revision is read from git's objects; the index and the work tree are not touched. New, "
-    "removed and renamed packages are shown too.",
+    "The revision is read from git's objects; the index and the working tree are not touched. "
+    "New, removed and renamed packages are shown too.",
     (
         ("doit diff", "against the accepted baselines"),
         ("doit diff main --markdown", "against a branch"),
         (
             "doit diff main --fail-on removed",
-            "fail if a package or a method is gone",
+            "fail if a package or a method was removed",
         ),
         ("doit diff ../other/build vision", "against another build"),
     ),
@@ -40,7 +40,7 @@ AFFECTED = Command(
     "in this store counts as changed.",
     (
         ("doit affected main", "since a branch"),
-        ("doit affected main --json", "with the fields since and packages"),
+        ("doit affected main --json", "the same as JSON"),
     ),
     run="pipeline.features.gates.affected:run",
     record="pipeline.features.gates.affected:AFFECTED",

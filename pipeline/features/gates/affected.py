@@ -1,5 +1,6 @@
-"""`doit affected`: the packages and methods that a run would build again because of changes since a
-revision, for people or as JSON for a CI matrix. Nothing is built.
+"""`doit affected`: lists what a run would build again because of changes since a revision.
+
+It lists packages and methods, for people or as JSON for a CI matrix. Nothing is built.
 
 The keys of actions decide: a method is affected if the key of its compile action differs from the
 key at the revision. If a key can't be known because a model is not exported in this store, all
@@ -58,7 +59,7 @@ def _make_row(
     """Return the record of a package that a change affects.
 
     Args:
-        methods: the methods that are compiled again, in the order of the model; None for all, also
+        methods: the methods that are compiled again, in the order of the model; None for all, and
             if they can't be known before the model is exported.
         reasons: the changes, down to the file, config key, tensor or library.
         lower, validate: whether the package is lowered, and validated, again.

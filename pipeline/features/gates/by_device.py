@@ -20,8 +20,11 @@ Portions = _Portion | dict[_Device, _Portion]
 
 
 def iter_limits(limit: Any, run: Json) -> Iterator[tuple[str, Any]]:
-    """Yield each device to which a limit applies, with its limit: the devices that it names,
-    otherwise all on which the method was to run; "" if there are none."""
+    """Yield each device to which a limit applies, with its limit.
+
+    These are the devices that it names, otherwise all on which the method was to run; "" if there
+    are none.
+    """
     devices = run.get("devices") or {}
     if isinstance(limit, Mapping):
         yield from limit.items()
@@ -48,8 +51,10 @@ def measure_time(method: GateSubject, limit: float, field: str, what: str) -> Me
 
 
 def measure_growth(method: GateSubject, limit: float, field: str) -> Measured:
-    """Return the share by which a figure grew since the baseline's package, which ran in
-    alternation with this one; 0 if both packages have the same bytes."""
+    """Return the share by which a figure grew since the baseline's package.
+
+    That package ran in alternation with this one. Returns 0 if both have the same bytes.
+    """
     facts = find_device_facts(method)
     growth = facts.get("growth")
     if growth is None:

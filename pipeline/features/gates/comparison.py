@@ -115,8 +115,10 @@ def _find_renamed_methods(old: Json, new: Json) -> dict[str, str]:
 
 
 def _identify(build: Json, method: str) -> Json | None:
-    """Return the facts that identify a method whatever its name, or None if they are unknown or if
-    it was compiled together with others."""
+    """Return the facts that identify a method whatever its name.
+
+    Returns None if they are unknown or if it was compiled together with others.
+    """
     facts = facts_of(build, method)
     if build["manifest"] is None or facts is None or facts["unit"] != method:
         return None

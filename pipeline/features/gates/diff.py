@@ -254,8 +254,10 @@ def _describe_removed(package: str, reference: Reference) -> Comparison:
 def _compare(
     plan: Plan, package: str, reference: Reference, previous: str | None
 ) -> Comparison:
-    """Compare a package with its build in the reference, where it may have a previous name or be
-    missing. Raises PipelineError."""
+    """Compare a package with its build in the reference.
+
+    There it may have a previous name or be missing. Raises PipelineError.
+    """
     build = read_build(plan.workspace.package(package) / MANIFEST)
     if previous is not None:
         return _compare_renamed(plan, package, build, reference, previous)
@@ -290,8 +292,10 @@ def _compare_renamed(
 
 
 def _with_names_of(old: Json, build: Json, package: str, previous: str) -> Json:
-    """Return the build, with the old build's digest if only the names of its files differ, since
-    the digest depends on the names."""
+    """Return the build, with the old build's digest if only the names of its files differ.
+
+    The digest depends on the names.
+    """
     if not has_same_bytes(build, old, package, previous):
         return build
     digest = old["figures"]["digest"]

@@ -161,8 +161,9 @@ def _latency(measured: Json | None) -> Json | None:
 
 
 def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
-    """Return the worst SQNR of each output over the examples, or, if there are none, over random
-    inputs.
+    """Return the worst SQNR of each output over the examples.
+
+    Without examples, it is the worst over random inputs.
 
     Noise is outside the ranges that a quantizer observed: its figures would hide a drop on
     examples.

@@ -21,9 +21,12 @@ ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 
 
 class GateSubject(NamedTuple):
-    """A package, or one of its methods: its figures now and in the baseline, its records, the files
-    of its family (digest and bytes by package and name), its contract if known, the calls that
-    delegates left, the runtimes of targets by name, and the device of the figure."""
+    """A package, or one of its methods, with everything that gates check.
+
+    These are its figures now and in the baseline, its records, the files of its family (digest and
+    bytes by package and name), its contract if known, the calls that delegates left, the runtimes
+    of targets by name, and the device of the figure.
+    """
 
     package: str
     method: str | None
@@ -41,7 +44,7 @@ class GateSubject(NamedTuple):
 
 @dataclass(frozen=True)
 class Gate:
-    """A kind of gate: the least figure if its name begins with `min_`, otherwise the greatest.
+    """A kind of gate; its limit is a minimum if its name begins with `min_`, else a maximum.
 
     Attributes:
         name: the name of its field in the config.

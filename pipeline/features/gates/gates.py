@@ -23,8 +23,10 @@ NO_BASELINE = "no baseline yet"
 
 
 class _Setting(NamedTuple):
-    """A limit set in the config, for all methods or for the method itself; `place` is file and
-    line. `requires_baseline` makes a missing baseline a failure."""
+    """A limit set in the config, for all methods or for the method itself.
+
+    `place` is file and line. `requires_baseline` makes a missing baseline a failure.
+    """
 
     limit: Any
     of_method: bool

@@ -14,9 +14,10 @@ Json = Mapping[str, Any]
 def find_changed_outputs(
     before: Mapping[str, str], after: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of each output that changed, and its shape before and after, or "none" if
-    there is none. If the number of outputs is the same, they are paired by position, since names
-    may change, too.
+    """Yield the name of each output that changed, and its shape before and after.
+
+    A missing shape is "none". If the number of outputs is the same, they are paired by position,
+    since names may change, too.
 
     Args:
         before: dtype and sizes by name, as returned by `output_shapes`.
@@ -52,8 +53,10 @@ def _describe_size(size: Any) -> str:
 
 
 def _leaves(tree: Any) -> Iterator[Json]:
-    """Yield the leaves of a signature's tree, whose containers are lists that begin with their
-    kind."""
+    """Yield the leaves of a signature's tree.
+
+    Its containers are lists that begin with their kind.
+    """
     if isinstance(tree, Mapping):
         yield tree
     elif isinstance(tree, list):

@@ -191,8 +191,10 @@ def _find_at_revision(revision: Plan, package: str, name: str) -> ReferenceBuild
 def _find_stored(
     revision: Plan, package: str
 ) -> tuple[Mapping[str, Any] | None, str, bool]:
-    """Return the stored build of a package or None, the reason if there is none, and whether a
-    checkout of the revision could be built."""
+    """Return the stored build of a package, or None and the reason.
+
+    Also returns whether a checkout of the revision could be built.
+    """
     if problems := revision.problems(package):
         return None, f"its config has mistakes ({problems[0]})", False
     store = revision.workspace.store

@@ -99,8 +99,7 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """Return the most important changes on one line: methods, outputs, size, delegation,
-        SQNR."""
+        """Return the main changes on one line: methods, outputs, size, delegation, SQNR."""
         changes = list(self._method_changes())
         for title, rows in self.sections:
             place = "" if title == "package" else f" of {title}"
@@ -156,8 +155,11 @@ def describe_unchanged(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def heading(comparisons: Sequence[Comparison], refused: int) -> str:
-    """Return the heading over comparisons: how many of the packages in both builds changed, how
-    many are only in one, and how many could not be compared."""
+    """Return the heading over comparisons.
+
+    It says how many of the packages in both builds changed, how many are only in one, and how many
+    could not be compared.
+    """
     numbers = dict.fromkeys(CHANGES, 0)
     unchanged = 0
     for comparison in comparisons:

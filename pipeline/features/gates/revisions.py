@@ -25,8 +25,9 @@ class MissingFolderError(PipelineError):
 
 
 def find_commit(root: Path, revision: str) -> str | None:
-    """Return the commit that a revision names in the repository around `root`, or None if it names
-    none or there is no repository.
+    """Return the commit that a revision names in the repository around `root`.
+
+    Returns None if it names none or there is no repository.
 
     Raises:
         PipelineError: git is missing, it refuses the repository, or the clone is shallow and so
@@ -48,9 +49,11 @@ def find_commit(root: Path, revision: str) -> str | None:
 
 @contextmanager
 def read_revision(root: Path, commit: str) -> Iterator[Path]:
-    """Yield a temporary folder with the files that a checkout of a commit would put into `root`,
-    without submodules. Raises PipelineError, or MissingFolderError if the commit has no such
-    folder."""
+    """Yield a temporary folder with the files of a commit.
+
+    These are the files that a checkout would put into `root`, without submodules. Raises
+    PipelineError, or MissingFolderError if the commit has no such folder.
+    """
     prefix = os.fsdecode(
         run_git(root, "rev-parse", "--show-prefix").stdout.removesuffix(b"\n")
     )

@@ -83,8 +83,10 @@ def _find_library(operator: str) -> str | None:
 
 
 class Method:
-    """A method: its facts in the manifest, its contract, and the calls that no delegate took, with
-    their lines from the report."""
+    """A method: its facts in the manifest, its contract, and the calls that no delegate took.
+
+    The calls have their lines from the report.
+    """
 
     def __init__(
         self, package: str, facts: Json, contract: Json, left: tuple[Json, ...] = ()

@@ -94,7 +94,8 @@ def _gate(gate: Json) -> Row:
 def _describe_limit(gate: Json, style: Callable[[Any], str], limit: float) -> str:
     """Return the limit of a gate in words.
 
-    If the limit is a list of what is allowed, the gate counts the rest, of which none is allowed.
+    If the limit is a list of what is allowed, the gate counts everything else, and allows none of
+    it.
     """
     if gate.get("unit") in ("calls", "needs"):
         return "none"
@@ -234,9 +235,11 @@ def _same_processor(report: Json) -> bool:
 
 
 def _is_other_latency(then: Json, now: Json) -> bool:
-    """Return whether a latency differs by more than other load on the machine can explain: its
-    quartiles don't overlap the accepted ones, and the ratio to the source, which is timed in
-    alternation with the package, changed in the same direction."""
+    """Return whether a latency differs by more than other load on the machine can explain.
+
+    Its quartiles must not overlap the accepted ones, and the ratio to the source, which is timed in
+    alternation with the package, must have changed in the same direction.
+    """
     steady = now["steady_ms"]
     ratio = now["ratio"] / then["ratio"]
     slower = steady["low"] > then["high"] and ratio > _STEP

@@ -1,4 +1,4 @@
-"""Headlines: the figure and limit, out of all in a report, that decide a method's verdict."""
+"""Headlines: the figure and the limit in a report that decide a method's verdict."""
 
 from __future__ import annotations
 

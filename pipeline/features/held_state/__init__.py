@@ -6,7 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "held_state",
-    "refuse delegates that keep state that methods share; without it, only validation may "
-    "notice",
+    "refuse delegates that keep shared state to themselves; without it, only validation may notice",
     check_shared_state="pipeline.features.held_state.held_state:refuse_held_state",
 )

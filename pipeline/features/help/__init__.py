@@ -1,4 +1,4 @@
-"""Help: the meaning of commands and config keys, in a terminal and at the Tab key.
+"""Help: explains commands and config keys in a terminal, and completes them with Tab.
 
 pages.py        prints `doit help`
 error_codes.py  finds the code of an error, and prints the page of each code
@@ -13,10 +13,10 @@ from pipeline.moments import Command, Feature
 
 COMPLETION = Command(
     "completion",
-    "print the script that lets a shell complete `pte` commands",
+    "print a script that completes `pte` commands in a shell",
     "bash | zsh | fish",
-    more="Commands, options, packages, methods, models and, after `pte help`, config keys are "
-    "completed. Add the line for your shell to its startup file.",
+    more="The script completes commands, options, packages, methods, models and, after `pte "
+    "help`, config keys. Add the line for your shell to its startup file.",
     examples=(
         ('eval "$(pte completion bash)"', "in ~/.bashrc"),
         ('eval "$(pte completion zsh)"', "in ~/.zshrc, after compinit"),

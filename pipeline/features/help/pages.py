@@ -22,16 +22,18 @@ DOIT_COMMANDS = {
             "list the tasks",
             "[package | task ...]",
             {
-                "all": "list those of packages and methods too",
+                "all": "also list the tasks of packages and methods",
                 "json": "list the packages instead, in one line of JSON",
             },
             examples=(("doit list --all", "every task of the workspace"),),
         ),
         Command(
             "info",
-            "show one task: whether it is up to date, and why",
+            "show whether one task is up to date, and why",
             "package | task",
-            examples=(("doit info lower:vision", "what would lower it again"),),
+            examples=(
+                ("doit info lower:vision", "why the package would be lowered again"),
+            ),
         ),
         Command(
             "clean",
@@ -45,7 +47,7 @@ DOIT_COMMANDS = {
         ),
         Command(
             "forget",
-            "make doit forget when other tasks of dodo.py last ran",
+            "clear doit's records of when other tasks of dodo.py ran",
             "[task ...]",
         ),
         Command(
@@ -61,10 +63,10 @@ DOIT_COMMANDS = {
     )
 }
 _RUN_OPTIONS = {
-    "-n NUMBER": "worker processes; by default one for each core",
-    "-a": "run the actions again and ignore the store",
-    "-v": "a line for each method in the table",
-    "--allow VERDICTS": "count these verdicts as success: not-judged,not-run",
+    "-n NUMBER": "number of worker processes; by default one per core",
+    "-a": "run the actions again, and ignore the store",
+    "-v": "add a line for each method to the table",
+    "--allow VERDICTS": "treat these verdicts as success: not-judged,not-run",
 }
 _WIDTH = 100
 _PROGRAM = "pte"  # the command line's other name
@@ -118,7 +120,7 @@ def _overview() -> Iterator[str]:
     init = {name: verbs.pop(name) for name in ("init",) if name in verbs}
     groups = {
         "Build": GROUPS,
-        "See and decide": verbs,
+        "Inspect, tune and publish": verbs,
         "Workspace": {**init, **DOIT_COMMANDS},
     }
     for title, group in groups.items():
@@ -128,7 +130,7 @@ def _overview() -> Iterator[str]:
             yield f"  doit {command.name:<15} {command.summary}"
     yield ""
     yield "`doit COMMAND --help` shows its options and examples. A name is a package, or one of its"
-    yield "methods (vision/classify), or a pattern ('vision*'). Other tasks of dodo.py run too."
+    yield "methods (vision/classify), or a pattern ('vision*'). Other tasks of dodo.py work too."
 
 
 def _describe(command: Command) -> Iterator[str]:

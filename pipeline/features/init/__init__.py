@@ -10,10 +10,12 @@ FEATURE = Feature(
     verbs=(
         Command(
             "init",
-            "create a workspace: a minimal exporter, a config, dodo.py",
+            "create a workspace with a minimal exporter, a config and dodo.py",
             "[folder]",
             more="Existing files are kept and reported.",
-            examples=(("doit init shop && cd shop && doit", "a first package"),),
+            examples=(
+                ("doit init shop && cd shop && doit", "create and build a package"),
+            ),
             run="pipeline.features.init.workspace:run",
             anywhere=True,
         ),

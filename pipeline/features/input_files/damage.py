@@ -49,7 +49,7 @@ def _check_header(path: Path) -> str:
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(_LENGTH), "little")
         if length > min(size - _LENGTH, _LONGEST_HEADER):
-            return "its header is cut short"
+            return "its header is truncated"
         header = dict(json.loads(file.read(length)))
     header.pop("__metadata__", None)
     try:

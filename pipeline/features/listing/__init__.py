@@ -16,8 +16,8 @@ FEATURE = Feature(
             {"json": "print one line of JSON instead (docs/reference/json.md)"},
             "`doit list --json` prints the same JSON for all packages.",
             (
-                ("doit packages", "a line for each"),
-                ("doit list --json", "for programs, of all toolchains"),
+                ("doit packages", "one line for each"),
+                ("doit list --json", "the packages of all toolchains, for programs"),
             ),
             run="pipeline.features.listing.packages:run",
             record="pipeline.features.listing.packages:PACKAGES",

@@ -42,7 +42,7 @@ class MetricLimits(Options):
     Example: 0.71
     """
     max: _Figure | None = None
-    """The maximum value of the package, for a metric where lower is better, such as a word error
+    """The maximum value of the metric for the package, if lower is better, as for a word error
     rate.
 
     Example: 0.08
@@ -54,8 +54,7 @@ class MetricLimits(Options):
     Example: 0.5%
     """
     max_rise: Portion | None = None
-    """How far the package's value may rise above the source's, for a metric where lower is
-    better.
+    """How far the package's value may rise above the source's, if lower is better.
 
     Example: 0.02
     """

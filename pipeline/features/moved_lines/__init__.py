@@ -9,7 +9,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "moved_lines",
-    "keep measurements when lines of a model move; without it, its packages are measured again",
+    "keep measurements when lines of a model move; without it, the packages are measured again",
     find_quotes="pipeline.features.moved_lines.quotes:find_quotes",
     quote_anew="pipeline.features.moved_lines.quotes:quote_anew",
 )

@@ -89,8 +89,8 @@ PROFILE = Command(
     "package/method",
     {
         "on DEVICE": "native, qemu:<cpu> or a board; by default native, or the first of "
-        "validate.devices if that list lacks it",
-        "repeats N": "number of recorded calls, after one warm-up call; 20 by default",
+        "validate.devices if that list doesn't include native",
+        "repeats N": "the number of recorded calls, after one warm-up call; 20 by default",
     },
     "The ETDump and a trace for https://ui.perfetto.dev are written to build/.",
     (

@@ -142,8 +142,11 @@ class Board:
         return name
 
     def make_command(self, paths: Sequence[str]) -> tuple[list[str], int]:
-        """Return the command that runs the runner on files on the board, and the number that
-        `kill_runner` takes to end it. Raises DeviceError if the board can't be used any more."""
+        """Return the command that runs the runner on the board, and a number for `kill_runner`.
+
+        The runner reads files on the board; `kill_runner` ends it by the number. Raises DeviceError
+        if the board can't be used any more.
+        """
         self._check()
         self._started += 1
         # In the background, since ssh doesn't forward signals. A background process would read
@@ -321,8 +324,10 @@ class Board:
     def _try(
         self, script: str, seconds: float, source: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the cache folder, with the file `source` as its input. Raises
-        DeviceError if the command doesn't start or doesn't end in time."""
+        """Run a command in the cache folder, with the file `source` as its input.
+
+        Raises DeviceError if the command doesn't start or doesn't end in time.
+        """
         self._check()
         command = self._link.run(self._in_folder(script))
         try:

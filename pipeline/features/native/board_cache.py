@@ -11,8 +11,9 @@ _BLOCK = 1024
 def choose_evictions(
     listing: str, in_use: Collection[str], size: int, cache_size: int
 ) -> list[str] | None:
-    """Return the entries to remove, least recently used first, or None if that can't free enough
-    room.
+    """Return the entries to remove, least recently used first.
+
+    Returns None if that can't free enough room.
 
     Args:
         listing: one line per entry, with its size in KiB and its name, most recently used first.

@@ -81,9 +81,9 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     repeats = Field(
         default=None,
         description=(
-            "The number of extra calls to each stateless method with the same inputs, on all "
-            "devices or by device. The report shows how many returned bytes that differ from the "
-            "first call's; a call that exceeds the limits fails."
+            "The number of repeated calls to each stateless method with the same inputs, on all "
+            "devices or by device. The report shows how many of these calls returned different "
+            "bytes than the first call; a call that exceeds the limits fails."
         ),
         examples=[100],
     )

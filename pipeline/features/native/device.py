@@ -195,8 +195,9 @@ class NativeDevice(Device):
         return process
 
     def _start(self, files: PackageFiles, methods: tuple[str, ...]) -> RunnerProcess:
-        """Start a runner for methods, or take over the idle runner, which only listed its
-        operators.
+        """Start a runner for methods, or take over the idle runner.
+
+        The idle runner has only listed its operators.
 
         Reusing the idle runner saves the time to load a library of kernels, which is seconds on an
         emulated processor. If the runner fails with such libraries, it is started without them, so
@@ -217,8 +218,11 @@ class NativeDevice(Device):
 
 
 def list_called_operators(files: PackageFiles, methods: Sequence[str]) -> set[str]:
-    """Return the operators that methods of a package call outside delegates; without `methods`,
-    those of all methods. Raises DeviceError if the package can't be read."""
+    """Return the operators that methods of a package call outside delegates.
+
+    Without `methods`, these are the operators of all methods. Raises DeviceError if the package
+    can't be read.
+    """
     operators: set[str] = set()
     for method in methods or files.plans:
         plan = files.plans.get(method)

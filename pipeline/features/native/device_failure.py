@@ -98,8 +98,10 @@ class DeviceLocator:
     def locate(
         self, device: Device, outcome: MethodOnDevice, measurement: Measurement
     ) -> str:
-        """Return briefly where a method goes wrong on a device, or "" if unknown; add the details
-        to the method's record."""
+        """Return briefly where a method goes wrong on a device, or "" if unknown.
+
+        Adds the details to the method's record.
+        """
         if not outcome.failing:  # the device refused a call, and the error says why
             return ""
         method = outcome.failing[-1].method

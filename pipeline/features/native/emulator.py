@@ -42,8 +42,10 @@ def _ask(argument: str, more: str = "") -> str:
 
 
 def explain_unknown_cpu(device: str) -> str:
-    """Return the most similar processors and some examples if the emulator lacks the device's
-    processor; return "" if it has it or can't be asked."""
+    """Return the most similar processors and some examples for an unknown processor.
+
+    Returns "" if the emulator has the device's processor or can't be asked.
+    """
     from pipeline.features.native.setups import EMULATOR
 
     cpu = device.removeprefix(EMULATED).partition(",")[0]
@@ -56,8 +58,10 @@ def explain_unknown_cpu(device: str) -> str:
 
 
 def find_remarks(plan: Plan) -> Iterator[Problem]:
-    """Yield a remark for each package that runs on an emulated processor with all features, SME
-    included, if the emulator computes SME wrongly."""
+    """Yield a remark for each package for which the emulator computes SME wrongly.
+
+    These are packages that run on an emulated processor with all features, SME included.
+    """
     for package in plan.configs.packages:
         for device in find_planned_devices(plan, package):
             fault = _explain_sme(device)

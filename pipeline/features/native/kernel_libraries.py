@@ -29,8 +29,10 @@ _MACHINE = slice(18, 20)
 
 
 def find_sdk_library(sdk: Path) -> list[Path]:
-    """Return an SDK's library for language models and the version file of PyTorch, or an empty list
-    if the library or PyTorch is missing."""
+    """Return an SDK's library for language models and the version file of PyTorch.
+
+    Returns an empty list if the library or PyTorch is missing.
+    """
     library = sdk / _IN_SDK
     torch, version = (sdk.parent / path for path in _TORCH)
     return [library, version] if library.is_file() and torch.is_file() else []

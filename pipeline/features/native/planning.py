@@ -38,16 +38,21 @@ _EXAMPLE = "qemu:cortex-a72"
 
 
 def list_traceable(root: Path) -> list[str]:
-    """Return the names of the devices that record times in the workspace at `root`, with one
-    example of an emulated processor. Raises PipelineError if the settings can't be read."""
+    """Return the names of the devices that record times in the workspace at `root`.
+
+    The list has one example of an emulated processor. Raises PipelineError if the settings can't be
+    read.
+    """
     from pipeline.features.native.setups import NATIVE, find_boards
 
     return sorted({*find_boards(root), NATIVE, _EXAMPLE})
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
-    """Return the devices and the target that a config names, or None if it names neither and no
-    gate sets a limit for a device."""
+    """Return the devices and the target that a config names.
+
+    Returns None if it names neither and no gate sets a limit for a device.
+    """
     devices: tuple[str, ...] = getattr(config.validation, FIELD)
     if not devices and not config.target and not any(_iter_device_limits(config)):
         return None
@@ -171,8 +176,10 @@ class NativePlanning(Planning):
         return "growth" in self.plan.configs.summary(package).features["native"]
 
     def _find_baseline(self, package: str, files: Files) -> dict[str, Any]:
-        """Return the files of the baseline under the key `baseline`, or an empty dict if there is
-        no baseline or it has the same files."""
+        """Return the files of the baseline under the key `baseline`.
+
+        Returns an empty dict if there is no baseline or it has the same files.
+        """
         accepted = _read_accepted(self.plan.workspace.baseline(package))
         if accepted is None or accepted == dict(files):
             return {}
@@ -206,8 +213,10 @@ class NativePlanning(Planning):
 
 
 def _read_accepted(path: Path) -> dict[str, str] | None:
-    """Return the digests of a baseline's files by name (empty if it names none), or None if no
-    baseline can be read."""
+    """Return the digests of a baseline's files by name, or None without a readable baseline.
+
+    They are empty if the baseline names none.
+    """
     try:
         for figures in call_all("parse_baseline", path.read_bytes(), path.name):
             return dict(figures["files"])

@@ -191,8 +191,11 @@ class RunnerProcess:
             return self._reader.texts()
 
     def take_trace(self, group: int) -> tuple[bytes, bytes]:
-        """Return the ETDump of methods that were loaded with `tracing`, and the bytes of the values
-        that it refers to. A trace can be taken once. Raises DeviceError if the runner fails."""
+        """Return the ETDump of traced methods, and the bytes of the values that it refers to.
+
+        The methods were loaded with `tracing`. A trace can be taken once. Raises DeviceError if the
+        runner fails.
+        """
         with self._exchange("", "fails"):
             self._send(struct.pack("<II", _TRACE, group))
             self._check("", "fails")
@@ -239,8 +242,10 @@ class RunnerProcess:
 
     @contextmanager
     def _exchange(self, method: str, failure: str) -> Iterator[None]:
-        """Limit the time of a request and its answer; raise DeviceError if the process ends, hangs
-        or sends an invalid answer."""
+        """Within the context, limit the time of a request and its answer.
+
+        Raises DeviceError if the process ends, hangs or sends an invalid answer.
+        """
         timer = threading.Timer(self._seconds, self._end)
         timer.daemon = True
         timer.start()

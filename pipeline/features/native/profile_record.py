@@ -39,8 +39,10 @@ _BRIEF = 10  # rows of the table on a Markdown page
 def describe_profile(
     device: str, repeats: int, time: float, profile_rows: Sequence[ProfileRow]
 ) -> dict[str, Any]:
-    """Return the record of a profile, with times in milliseconds and shares of the whole method's
-    time from 0 to 1."""
+    """Return the record of a profile.
+
+    Times are in milliseconds, and shares of the whole method's time from 0 to 1.
+    """
     rows = []
     for row in profile_rows[:_MOST_ROWS]:
         facts = {
@@ -116,8 +118,10 @@ def _read_profile(path: Path, files: Json) -> dict[str, Any] | None:
 def _add_to_report(
     workspace: Workspace, package: str, new_profiles: dict[str, dict[str, Any]]
 ) -> bool:
-    """Add profiles, keyed by method, to the report of a package and render its pages; return False
-    if there is no report. Raises OSError if a file can't be written."""
+    """Add profiles, keyed by method, to the report of a package, and render its pages.
+
+    Returns False if there is no report. Raises OSError if a file can't be written.
+    """
     report = read_report(workspace, package)
     if report is None:
         return False

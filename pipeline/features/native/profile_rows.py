@@ -52,8 +52,11 @@ class TimedEvent:
 
 
 class InstructionFacts:
-    """An instruction of a method: its operator ("" for the call of a delegate), the backend that
-    runs it, and the source line or partition that it comes from."""
+    """An instruction of a method.
+
+    It has an operator ("" for the call of a delegate), the backend that runs it, and the source
+    line or partition that it comes from.
+    """
 
     def __init__(self, operator: str, backend: str, where: str) -> None:
         self.operator = operator

@@ -101,8 +101,10 @@ def _describe_calls(facts: Json) -> str:
 
 
 def overview(entries: Sequence[Entry]) -> ReportSection:
-    """Return one table of all packages on their devices: worst verdicts first, then the largest
-    changes of latency."""
+    """Return one table of all packages on their devices.
+
+    The worst verdicts come first, then the largest changes of latency.
+    """
     rows: list[tuple[int, float, Row]] = []
     has_growth = False
     for entry in entries:

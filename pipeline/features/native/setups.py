@@ -74,8 +74,10 @@ class Setup:
         self.cache_size = 0
 
     def describe(self, digests: FileDigests) -> dict[str, object]:
-        """Return, as JSON, everything that decides the device's outputs (such as files by name and
-        digest), or why it can't run."""
+        """Return, as JSON, everything that decides the device's outputs, or why it can't run.
+
+        Among these are files by name and digest.
+        """
         facts: dict[str, object] = {"emulator": self.emulator[1:]}
         if self.problem:
             facts["problem"] = self.problem
@@ -218,8 +220,10 @@ def _find_board(device: str, settings: SettingsReader) -> Setup:
 
 
 def _add_kernels(setup: Setup, machine: str, settings: SettingsReader) -> None:
-    """Add the libraries from `native_kernels` that are built for a processor, and report paths that
-    aren't files."""
+    """Add the libraries from `native_kernels` that are built for a processor.
+
+    Reports paths that aren't files.
+    """
     for path in settings.get(SETTING, ()):
         if not path.is_file():
             setup.problem = f"{settings.place_of(SETTING)}: {path} is not a file"

@@ -28,8 +28,10 @@ _KEY = "devices"
 
 
 def find_devices(config: PackageConfig, root: Path) -> tuple[str, ...]:
-    """Return the devices of a package in the workspace at `root`: those that its config names, then
-    those of its target."""
+    """Return the devices of a package in the workspace at `root`.
+
+    The devices that its config names come before those of its target.
+    """
     named: tuple[str, ...] = getattr(config.validation, _KEY)
     return tuple(dict.fromkeys([*named, *read_target_devices(root, config.target)]))
 
@@ -51,8 +53,11 @@ def find_planned_devices(plan: Plan, package: str) -> tuple[str, ...]:
 
 
 def read_target_devices(root: Path, target: str | None) -> tuple[str, ...]:
-    """Return the devices that a target's file names, or an empty tuple if the file is missing or
-    invalid. The feature that reads the whole file reports mistakes."""
+    """Return the devices that a target's file names.
+
+    Returns an empty tuple if the file is missing or invalid. The feature that reads the whole file
+    reports mistakes.
+    """
     if target is None or "/" in target or target.startswith("."):
         return ()
     path = Path(root, _FOLDER, f"{target}.yaml")

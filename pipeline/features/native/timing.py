@@ -56,8 +56,9 @@ def round_time(time: float) -> float:
 
 
 def bound_median(figures: Sequence[float]) -> tuple[float, float]:
-    """Return a 95 % confidence interval for the median of the figures' distribution, or the range
-    of the figures if there are fewer than six.
+    """Return a 95 % confidence interval for the median of the figures' distribution.
+
+    Returns the range of the figures if there are fewer than six.
 
     The bounds are two order statistics, chosen by the binomial distribution, so nothing is assumed
     about the distribution of times.

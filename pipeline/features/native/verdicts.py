@@ -75,8 +75,10 @@ class MethodOnDevice:
             self.worst = call.where
 
     def note_failing(self, calls: Sequence[KeptCall], first_fault: int) -> None:
-        """Keep `calls` as the failing ones if the faults of the last call, from index `first_fault`
-        on, are the worst so far."""
+        """Keep `calls` as the failing ones if the faults of the last call are the worst so far.
+
+        These are the faults from index `first_fault` on.
+        """
         ratios = [ratio for *_, ratio in self.faults[first_fault:]]
         worst = max((math.inf if r is None else r for r in ratios), default=0.0)
         if worst > self._worst_fault:
@@ -108,8 +110,10 @@ class MethodOnDevice:
 def find_faults(
     call: KeptCall, outputs: Sequence[Any]
 ) -> tuple[list[Fault], float | None]:
-    """Return the faults of a call's outputs, and the largest ratio of an error to its limit, or
-    None if no output has a limit."""
+    """Return the faults of a call's outputs, and the largest ratio of an error to its limit.
+
+    The ratio is None if no output has a limit.
+    """
     if len(outputs) != len(call.expected):
         fault = f"returns {len(outputs)} outputs, must return {len(call.expected)}"
         return [(call.where, "", fault, None)], None
@@ -159,8 +163,9 @@ def run_calls(
 def _find_missing_operators(
     device: Device, files: PackageFiles, methods: dict[str, MethodOnDevice]
 ) -> None:
-    """Record which methods call operators that the device's runtime hasn't registered, before any
-    call.
+    """Record which methods call operators that the device's runtime hasn't registered.
+
+    This happens before any call.
 
     Such a method fails if the user named the runner, since that runner represents the runtime of
     the app.
@@ -299,6 +304,8 @@ def _time_calls(
 
 
 def _is_ours(loaded: Any) -> bool:
-    """Return whether a native device loaded the method, so that it times calls and measures
-    memory."""
+    """Return whether a native device loaded the method.
+
+    If so, it times calls and measures memory.
+    """
     return isinstance(loaded, tuple) and isinstance(loaded[0], LoadedMethods)

@@ -87,8 +87,11 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
 
 
 def _warn_of_scalars(partition: Any) -> None:
-    """Log a warning for each tensor without dimensions that a partition returns, since ExecuTorch's
-    OpenVINO runtime fails to run it (tests/features/openvino/test_openvino.py has an example)."""
+    """Log a warning for each tensor without dimensions that a partition returns.
+
+    ExecuTorch's OpenVINO runtime fails to run it (tests/features/openvino/test_openvino.py has an
+    example).
+    """
     for node in partition.graph.find_nodes(op="output")[0].all_input_nodes:
         shape = getattr(node.meta.get("val"), "shape", None)
         if shape is not None and len(shape) == 0:
@@ -133,8 +136,11 @@ def _around_preprocess() -> AbstractContextManager[None]:
 
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Collect the reasons why nodes are not delegated: OpenVINO's PyTorch frontend lacks the
-    operator, which is all that it checks, or an option skips the node."""
+    """Collect the reasons why nodes are not delegated.
+
+    Either OpenVINO's PyTorch frontend lacks the operator, which is all that it checks, or an option
+    skips the node.
+    """
     from executorch.backends.openvino.partitioner import OpenvinoOperatorsSupport
 
     why: Why = {}
@@ -159,8 +165,11 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
 
 
 def _facts() -> Mapping[str, str]:
-    """Describe this CPU, since OpenVINO optimizes a model for its instruction sets, and for the
-    number of threads that suits its caches and cores."""
+    """Describe this CPU, for which OpenVINO optimizes models.
+
+    It optimizes for the CPU's instruction sets, and for the number of threads that suits its caches
+    and cores.
+    """
     fields = cpu_fields()
     affinity = hasattr(os, "sched_getaffinity")
     cpus = (

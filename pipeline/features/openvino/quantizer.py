@@ -78,9 +78,9 @@ class OpenvinoQuantize(MixedQuantize):
     """Choose scales that fit the outputs on calibration inputs."""
 
     modules: dict[ModuleName, LeftAlone] = Field({})
-    """Modules, by qualified name, whose operators stay unquantized: `none`."""
+    "Modules to leave unquantized, by qualified name, each with the value `none`."
     operators: dict[Annotated[str, OneOf("openvino_operators")], LeftAlone] = Field({})
-    """Kinds of operators that stay unquantized: `none`."""
+    "Kinds of operators to leave unquantized, each with the value `none`."
 
     @field_validator("modules", "operators")
     @classmethod
@@ -168,8 +168,10 @@ def describe_place(node: Node) -> str:
 
 @contextmanager
 def _explain_control_flow(module: GraphModule) -> Iterator[None]:
-    """Raise PipelineError if NNCF fails on control flow: it mistakes a branch for a constant
-    tensor."""
+    """Raise PipelineError if NNCF fails on control flow.
+
+    It mistakes a branch for a constant tensor.
+    """
     branches = set()
     for name, submodule in module.named_modules():
         if name and hasattr(submodule, "graph"):

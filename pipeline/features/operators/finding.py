@@ -46,9 +46,11 @@ def remedy(workspace: Workspace) -> str:
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:
-    """Return the workspace files whose content decides what a library does, keyed by names without
-    machine-specific paths: all of `operators/` for a library in it, all of a package, or one file.
-    Empty if the library is an installed module or doesn't exist."""
+    """Return the workspace files whose content decides what a library does.
+
+    They are keyed by names without machine-specific paths: all of `operators/` for a library in it,
+    all of a package, or one file. Empty if the library is an installed module or doesn't exist.
+    """
     path = find_file(reference, root)
     if path is None:
         return {}

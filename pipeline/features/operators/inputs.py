@@ -1,5 +1,8 @@
-"""The inputs of libraries of custom operators: their files, the imports of these files, and
-everything that the `INPUTS` of their modules declare."""
+"""The inputs of libraries of custom operators.
+
+These are their files, the imports of these files, and everything that the `INPUTS` of their modules
+declare.
+"""
 
 from __future__ import annotations
 

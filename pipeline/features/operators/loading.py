@@ -75,8 +75,10 @@ def _load(reference: str, root: Path) -> None:
 
 
 def _load_file(reference: str, path: Path, root: Path) -> None:
-    """Load a module of the workspace under a name that can't mean another module, so that it may
-    share the name of an installed one."""
+    """Load a module of the workspace under a unique name.
+
+    This way, it may share its own name with an installed module.
+    """
     folder = root / FOLDER
     if path.is_relative_to(folder):
         parts = path.relative_to(folder).with_suffix("").parts

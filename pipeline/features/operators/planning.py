@@ -16,8 +16,10 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 
 def summarize(config: PackageConfig, has_variables: bool) -> Json | None:
-    """Return an empty summary if a config names libraries, or None if it names none; the core keeps
-    the names of the libraries."""
+    """Return an empty summary if a config names libraries, or None if it names none.
+
+    The core keeps the names of the libraries.
+    """
     return {} if config.operators else None
 
 

@@ -6,8 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "other_tasks",
-    "run the user's own tasks that make build inputs first, then check which inputs they "
-    "changed",
+    "first run the user's own tasks that make build inputs, then check which inputs they changed",
     other_tasks="pipeline.features.other_tasks.phases:OtherTasks",
     pending_tasks="pipeline.features.other_tasks.pending:find_pending",
 )

@@ -84,8 +84,10 @@ class OtherTasks:
                 yield phase
 
     def _divide(self, dispatcher: Any) -> Iterator[list[str]]:
-        """Yield the names of the tasks that make configs, then the selected tasks in order: a run
-        of adjacent tasks of ours, or one other task."""
+        """Yield the names of the tasks that make configs, then the selected tasks in order.
+
+        Each item is a run of adjacent tasks of ours, or one other task.
+        """
         selected = list(dispatcher.selected_tasks)
         if any(self._are_ours([name]) for name in selected):
             makers = self._find_producers(dispatcher.tasks).find_of_configs(self._plan)
@@ -107,8 +109,10 @@ class OtherTasks:
         return all(_is_ours(self.dispatcher.tasks[name]) for name in names)
 
     def _renew_tasks(self) -> None:
-        """Create our tasks again, and forget the state of those that didn't fail, so that doit
-        checks them again if another task needs them."""
+        """Create our tasks again, and forget the state of those that didn't fail.
+
+        doit then checks them again if another task needs them.
+        """
         self.look_again()
         self._tasks_are_old = False
         tasks = self.dispatcher.tasks
@@ -125,8 +129,11 @@ class OtherTasks:
     # What comes first
 
     def has_to_wait(self, node: Any) -> bool:
-        """Make a task of ours that doit hasn't checked yet wait for the tasks that make what it
-        reads; return whether this adds any tasks to wait for."""
+        """Make a task of ours wait for the tasks that make what it reads.
+
+        The task is one that doit hasn't checked yet. Returns whether this adds any tasks to wait
+        for.
+        """
         task = action_task(node.task)
         if task is None or node.run_status is not None:
             return False
@@ -140,8 +147,10 @@ class OtherTasks:
         return bool(names)
 
     def exports_again(self, node: Any) -> list[str]:
-        """Queue an export that has just run or failed to run again, after the tasks that make what
-        it turned out to read and that haven't run yet; return these tasks."""
+        """Queue an export that has just run or failed to run again, after other tasks.
+
+        These tasks make what it turned out to read and haven't run yet; they are returned.
+        """
         task = action_task(node.task)
         if task is None or task.kind != "export":
             return []
@@ -156,8 +165,9 @@ class OtherTasks:
         return names
 
     def export_again(self, node: Any, task: ActionTask) -> bool:
-        """Make a task wait for its export to run again, since the export's inputs changed after it
-        ran.
+        """Make a task wait for its export to run again.
+
+        The export's inputs changed after it ran.
 
         Returns:
             Whether the export runs again: not if there is none, or if it has already been repeated.

@@ -1,4 +1,4 @@
-"""Finds the tasks of a dodo file that make our tasks' inputs, to run first as with `file_dep`.
+"""Finds the tasks of a dodo file that make our tasks' inputs, so that they run first.
 
 The plan, not doit, knows what our tasks read, and it knows an exporter's reads only after the
 exporter has run. So the producers of a task are looked up when its turn comes.

@@ -6,7 +6,7 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "pages",
-    "render reports as HTML and Markdown; without it, report.json has the same figures",
+    "render reports as HTML and Markdown; without it, the figures are only in report.json",
     verbs=(
         Command(
             "report",

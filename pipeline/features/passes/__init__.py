@@ -4,7 +4,7 @@ They live in `passes/` or in installed distributions.
 
 finding   which passes a config may name, and their files
 loading   imports passes and instantiates them
-inputs    what keys record of passes
+inputs    the parts of keys that describe passes
 planning  the mistakes in the passes that a config names
 """
 

@@ -1,4 +1,4 @@
-"""Payloads: delegates that this machine can't run, checked by their backends' checks."""
+"""Payloads: checks delegates that this machine can't run, with their backends' checks."""
 
 from __future__ import annotations
 

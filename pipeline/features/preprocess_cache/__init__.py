@@ -13,8 +13,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "preprocess_cache",
-    "reuse a backend's output for an unchanged partition when the method around it is lowered "
-    "again",
+    "reuse a backend's output for an unchanged partition when its method is lowered again",
     around_lowering="pipeline.features.preprocess_cache.shared_passes:sharing_passes",
     find_preprocessed="pipeline.features.preprocess_cache.stored_results:locate_results",
 )

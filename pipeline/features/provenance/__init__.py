@@ -6,7 +6,7 @@ from pipeline.moments import Command, Feature
 
 ATTEST = Command(
     "attest",
-    "write signed provenance of packages, with bills of materials",
+    "write signed provenance and bills of materials for packages",
     "[package ...]",
     more=(
         "Packages must be lowered and validated as currently configured; the setting signing_key "
@@ -21,18 +21,19 @@ VERIFY = Command(
     "check a folder against the attestations in it; needs no workspace",
     "folder [public key ...]",
     options={
-        "commit <id>": "the full git commit from which all packages must be built"
+        "commit <id>": "the full id of the git commit that all packages must be built from"
     },
     more=(
         "Keys are Ed25519 public keys in PEM, by default those of the setting trusted_keys "
-        "(PTE_PIPELINE_TRUSTED_KEYS). An attestation's folder must contain every file that it "
-        "names, except reports, and no other files. The exit status is 1 if something is wrong."
+        "(PTE_PIPELINE_TRUSTED_KEYS). The folder of an attestation must contain all files that the "
+        "attestation names, except reports, and no other files. The exit status is 1 if a check "
+        "fails."
     ),
     examples=(
         ("doit verify release key.pub", "check that a release is what was built"),
         (
             "doit verify --commit $(git rev-parse v2) release key.pub",
-            "and that it is not an older one",
+            "and that it is from this tag",
         ),
     ),
     run="pipeline.features.provenance.verify:run",

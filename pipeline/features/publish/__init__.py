@@ -21,8 +21,9 @@ PUBLISH = Command(
         "dry-run": "print what would be uploaded, without uploading",
     },
     "A package must be built and validated as currently configured, and must have passed; "
-    "`--allow not-judged` accepts others too. Files go to <address>/<package>/<digest>/ and "
-    "never replace other content; once all are there, <address>/packages.json lists them.",
+    "`--allow not-judged` also accepts packages that were not judged. Files go to "
+    "<address>/<package>/<digest>/ and never replace other content; after the upload, "
+    "<address>/packages.json lists them.",
     (
         ("doit publish vision --to s3://bucket/models", "one package"),
         (
@@ -41,7 +42,7 @@ FETCH = Command(
         "that already exist are not downloaded. The command prints the path of the .pte."
     ),
     examples=(
-        ("doit fetch s3://bucket/models android-arm64", "an index of one model"),
+        ("doit fetch s3://bucket/models android-arm64", "the index has one model"),
         (
             "doit fetch https://models.example/ ios vision assets",
             "one of several models, into assets/",

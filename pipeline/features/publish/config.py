@@ -34,7 +34,7 @@ class Publish(Options):
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the `publish` field of package configs."""
     text = (
-        "Facts for the model card of `doit publish` that the build can't know: "
-        "{licence, source_url, description}. Changing them doesn't lower anything again."
+        "Facts that the build can't know, for the model card of `doit publish`: {licence, "
+        "source_url, description}. Changing them doesn't lower anything again."
     )
     return {"publish": (Publish | None, Field(default=None, description=text))}

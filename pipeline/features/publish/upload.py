@@ -1,4 +1,4 @@
-"""Uploads: sends the files of a release, each once, and none over other content."""
+"""Uploads the files of a release, each once, and never over other content."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Counts the multiplications of an operator from its shapes.
 
-Linears, convolutions, matrix products, attention and recurrent layers are counted; elementwise
-operators are not.
+Linear layers, convolutions, matrix products, attention and recurrent layers are counted;
+elementwise operators are not.
 """
 
 from __future__ import annotations

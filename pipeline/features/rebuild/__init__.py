@@ -13,8 +13,8 @@ FEATURE = Feature(
             "compile again without any cache, and compare every byte",
             "[package ...]",
             more=(
-                "It always runs on this machine, since a cluster's workers would answer from "
-                "their stores."
+                "This always runs on this machine, since the workers of a cluster would return "
+                "results from their stores."
             ),
             options={
                 "exports": "only run the exporters again, and print digests of their programs, "
@@ -24,7 +24,7 @@ FEATURE = Feature(
                 ("doit rebuild vision", "show where bytes differ"),
                 (
                     "doit rebuild --exports",
-                    "find exporters that depend on something outside their keys",
+                    "find exporters that depend on inputs outside their keys",
                 ),
             ),
             run="pipeline.features.rebuild.rebuild:run",

@@ -24,7 +24,7 @@ Begin = Callable[[str], None]
 
 
 class GuardError(Exception):
-    """The fork raised, or died of something that it didn't announce. The log has the traceback."""
+    """The fork raised an error, or died of something that it didn't announce; its log says more."""
 
 
 def run_guarded(function: Callable[[Begin, Mapping[str, str]], bytes]) -> bytes:

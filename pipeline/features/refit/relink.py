@@ -1,4 +1,4 @@
-"""Puts other blobs into the files of a linked package, such as those of new weights.
+"""Puts other blobs, such as those of new weights, into the files of a linked package.
 
 The layout that linking produces depends on the sizes of blobs, and on which of them are equal. A
 second key identifies a link apart from the contents of its blobs. The record stored under it has

@@ -4,7 +4,7 @@ The fix is a config key if there is one, or else a change to the model.
 
 A cause is recognized by the text of the error and, if errors with other causes read alike, by its
 type. Anything that the machine lacks, such as disk space, comes before causes in the
-model, with one exception, since such a failure says nothing about it.
+model, with one exception, since such a failure says nothing about the model.
 tests/features/remedies/test_remedies.py follows the advice of each remedy.
 """
 
@@ -79,7 +79,7 @@ MACHINE = (
     _remedy(
         "permission",
         r"Permission denied|Read-only file system|Operation not permitted",
-        "give the user who builds access to it, or use another file or folder",
+        "give the user who runs the build access to it, or use another file or folder",
         errno.EACCES,
         errno.EROFS,
         errno.EPERM,
@@ -109,12 +109,13 @@ REMEDIES = (
     _remedy(
         "training mode",
         rf"(?:torch\._ops\.aten\.|aten::)(?:{OF_TRAINING.pattern})\b",
-        "it computes in training mode: call `.eval()` on the module before exporting it",
+        "the operator is used only in training mode: call `.eval()` on the module before exporting "
+        "it",
     ),
     _remedy(
         "not core ATen",
         r"Operator torch\._ops\.(?P<operator>[\w.]+) is not in Core ATen",
-        "compute it with other operators; or, if a backend supports it or the app links a kernel "
+        "replace it with other operators; or, if a backend supports it or the app links a kernel "
         "for it, list it in the method's config, `edge: {{core_aten_ops_exceptions: "
         "[{operator}]}}`",
     ),
@@ -142,14 +143,14 @@ REMEDIES = (
         "torch.func",
         r"storage of TensorWrapper|view functorch tensor"
         r"|'Tensor' object has no attribute 'constant'",
-        "torch.export doesn't trace torch.func transforms: compute the gradient by "
+        "torch.export doesn't trace torch.func transforms: compute the gradient with "
         "torch.autograd.grad under torch.enable_grad(), or write it out",
     ),
     _remedy(
         "reference without gradients",
         r"does not require grad and does not have a grad_fn",
-        "references and exported programs run without gradients: enter torch.enable_grad() where "
-        "the model computes one",
+        "references and exported programs run without gradients: use torch.enable_grad() where the "
+        "model computes a gradient",
     ),
     _remedy(
         "violated constraints",
@@ -176,19 +177,19 @@ REMEDIES = (
     _remedy(
         "class without a serialized name",
         r"No registered serialization name for <class '(?:.*\.)?(?P<kind>\w+)'>",
-        "register it under a name: torch.export.register_dataclass({kind}, "
+        "register the class under a name: torch.export.register_dataclass({kind}, "
         "serialized_type_name='{kind}')",
     ),
     _remedy(
         "string output",
         r"Unable to deserialize output node Argument\(as_string"
         r"|Returning .* is not yet supported in the emitter",
-        "return tensors and numbers only, no strings",
+        "return only tensors and numbers",
     ),
     _remedy(
         "parameter changed in place",
         r"leaf Variable that requires grad is being used in an in-place|requires grad.*in-place",
-        "keep the value that it changes in a buffer (register_buffer), and call "
+        "store the value that the model changes in a buffer (register_buffer), and call "
         "`.requires_grad_(False)` on the module before exporting it",
     ),
     Remedy(
@@ -202,14 +203,14 @@ REMEDIES = (
         "missing part of a library",
         r"No module named '(?P<module>\w+)\."
         r"|cannot import name '\w+' from '(?P<package>\w+)[\w.]*' \(.*(?:site|dist)-packages",
-        "the installed {library} lacks it: install the release that the model needs, or import "
-        "something that this release has",
+        "the installed {library} doesn't have it: install the release that the model needs, or "
+        "import something that the installed release has",
         fits=lambda error: not is_of_this_package(error),
     ),
     _remedy(
         "numpy",
         r"\.numpy\(\) is not supported for tensor subclasses|Cannot call numpy\(\) on",
-        "use torch operators instead: an export traces the method with tensors that have no values",
+        "use torch operators instead: the export traces the method with tensors without values",
     ),
     _remedy(
         "dimension order",
@@ -220,8 +221,8 @@ REMEDIES = (
     _remedy(
         "quantized, not delegated",
         r"Missing out variants: \{?'?(?:quantized_decomposed|torchao)::",
-        "no partitioner took the quantized operators: add a backend that does to `partitioners`, "
-        "such as the quantizer's own",
+        "no partitioner delegated the quantized operators: add a backend that supports them to "
+        "`partitioners`, such as the quantizer's own",
     ),
     _remedy(
         "out variant",
@@ -231,7 +232,7 @@ REMEDIES = (
     _remedy(
         "memory format of a copy",
         r"different dim orders.*in operator aten::clone\.out",
-        "leave `edge: {{skip_dim_order: true}}` out of the method's config: without it, a copy can "
+        "remove `edge: {{skip_dim_order: true}}` from the method's config, so that a copy can "
         "change the memory format",
     ),
     _remedy(
@@ -254,51 +255,51 @@ REMEDIES = (
     _remedy(
         "rejected argument",
         r"KernelCall failed at instruction [\d:]+ in operator (?P<operator>[\w:.]+): 0x12",
-        "ExecuTorch's own kernel of {operator} doesn't support these arguments: delegate it, or "
-        "compute it with other operators",
+        "ExecuTorch's own kernel for {operator} doesn't support these arguments: delegate the "
+        "operator, or compute the result with other operators",
     ),
     _remedy(
         "missing kernel",
         r"missing operator \(0x14\)",
-        "delegate it, compute it with other operators, or link a kernel for it: into the app, and "
-        "here with a library that the config lists under `operators`",
+        "delegate the operator, replace it with others, or link a kernel for it: into the app, and "
+        "here through a library that the config lists under `operators`",
     ),
     _remedy(
         "Core ML state",
         r"State model is supported only >= iOS18",
         "set the partitioner's option `coreml: {{minimum_deployment_target: ios18}}`, since Core "
-        "ML keeps mutable buffers as states from iOS 18 on, or `coreml: "
+        "ML stores mutable buffers as states only from iOS 18 on, or `coreml: "
         "{{take_over_mutable_buffer: false}}` to keep them outside the model",
     ),
     _remedy(
         "delegated buffer returned",
         r"Constant (?P<buffer>[\w.]+) was tagged to be consumed by the buffer",
         "the delegate keeps the buffer {buffer}, and the method also returns the value that it "
-        "writes there: return a copy, `.clone()`",
+        "writes there: return a copy made with `.clone()`",
     ),
     _remedy(
         "delegated buffer used elsewhere",
         r"Tried to erase Node ",
         "the delegate keeps a buffer, and the value that the method writes there is also used "
-        "outside the delegate: use a copy there, `.clone()`",
+        "outside the delegate: use a copy there, made with `.clone()`",
     ),
     _remedy(
         "CUDA",
         r"not linked with support for cuda|Found no NVIDIA driver|not compiled with CUDA"
         r"|to be on the same device, but found .*\bcuda\b",
-        "export on the CPU: packages are built there, whatever device they run on",
+        "export on the CPU: packages are built there, regardless of the device that runs them",
     ),
     _remedy(
         "while_loop",
         r"while_loop\b.* can't be emitted",
-        "unroll it: loop in Python up to the maximum number of steps, and keep the values with "
-        "torch.where once the condition is false; or call the method in a loop in the app",
+        "unroll the loop: iterate in Python up to the maximum number of steps, and keep the values "
+        "with torch.where once the condition is false; or call the method in a loop in the app",
     ),
     _remedy(
         "Core ML int8",
         r"CoreMLBackend: .*cast operation can be one of .*Provided u?int(?:8|16)",
         "set the partitioner's option `coreml: {{minimum_deployment_target: ios17}}`, since Core "
-        "ML computes in int8 from iOS 17 on",
+        "ML computes in int8 only from iOS 17 on",
     ),
     _remedy(
         "Core ML version",
@@ -309,8 +310,8 @@ REMEDIES = (
     Remedy(
         "operator that a backend can't compile",
         r"(?:^|: )preprocess (?P<backend>\w+): ",
-        "{backend} took an operator that it can't compile: keep it out by listing the other "
-        "modules under `modules` in the method's config, or with the partitioner's options "
+        "{backend} accepted an operator that it can't compile: exclude the operator by listing the "
+        "other modules under `modules` in the method's config, or with the partitioner's options "
         "(`doit backends` lists them)",
         fits=is_of_an_operator,
     ),

@@ -88,7 +88,7 @@ class RemoteFiles:
             schemes = (
                 "such as file://, s3://, gs://, abfs://, https://, webdav+https://"
             )
-            raise PipelineError(f"{where} is unknown; {schemes}") from None
+            raise PipelineError(f"{where} is not a known scheme, {schemes}") from None
         except ImportError as error:
             needs = f"a package: {error}"
             if self._protocol in ("s3", "s3a"):

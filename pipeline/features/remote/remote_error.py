@@ -12,7 +12,7 @@ _NO_SUCH_RANGE = 416
 
 
 class RemoteError(Exception):
-    """The remote gave nothing; `count` names the field of `RemoteCounts` that says why."""
+    """The remote returned nothing; `count` names the field of `RemoteCounts` that says why."""
 
     def __init__(self, count: str, cause: BaseException | None = None) -> None:
         super().__init__(count)

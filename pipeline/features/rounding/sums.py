@@ -28,7 +28,7 @@ _ADDED = {"index_add": 3, "scatter_add": 3, "scatter_reduce": 3}
 
 
 def find_sum(name: str, args: Sequence[Any]) -> tuple[int, int]:
-    """Return which argument of an operator is summed, and how many values for each result.
+    """Return which argument of an operator is summed, and how many values each result sums.
 
     It is (0, 1) if nothing is summed.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from pipeline.moments import Feature
 
 SELECTING = {
-    "-k EXPRESSION": "only packages and methods whose `package/method` contains a word or "
+    "-k EXPRESSION": "select packages and methods whose `package/method` contains a word or "
     "matches a pattern: -k 'enc* and not int8'",
-    "--last-failed": "only packages that failed in the last run; all packages if none failed",
+    "--last-failed": "select the packages that failed in the last run, or all if none failed",
 }
 RUNNING = {
-    "-j, --jobs NUMBER": "the same as -n",
+    "-j, --jobs NUMBER": "same as -n",
     "-x, --fail-fast": "start no more actions after the first failure",
     "-q, --quiet": "print only failures, warnings and verdicts",
 }

@@ -84,13 +84,13 @@ Matrix.:
         - type: "null"
 File.:
   title: File
-  description: A config file, which describes packages, or a part that other files extend.
+  description: A config file. It describes packages, or is a part that other files extend.
   type: object
   minProperties: 1
   additionalProperties: false
   properties:
     extends:
-      description: The configs that this one extends, by name without .yaml; later ones override
+      description: The configs that this one extends, by name without .yaml; later configs override
         earlier ones. Mappings are merged, other values are replaced, and an empty value removes a
         key.
       anyOf: [{{type: string}}, {{type: array, items: {{type: string}}, minItems: 1}}]
@@ -98,7 +98,7 @@ File.:
       description: Settings for every method in `methods`.
       $ref: "#/$defs/Method."
     matrix:
-      description: Makes a package for each combination of the values of its axes.
+      description: Axes with their values; each combination of values makes a package.
       $ref: "#/$defs/Matrix."
     package:
       description: The name of each package of a matrix, such as asr-${{matrix.target}}; by

@@ -47,11 +47,11 @@ FEATURE = Feature(
                 "probes are reported",
                 "variants N": "build the package with each of the N noisiest modules in float in "
                 "turn, and report the cost in bytes and in milliseconds on this machine",
-                "metric NAME": "propose modules that meet the limits of this value of "
-                "`validate.metrics` instead of a floor, and show it with `--variants`",
+                "metric NAME": "propose modules by the limits of this value of `validate.metrics` "
+                "instead of a floor, and show the value with `--variants`",
                 "against BACKEND": "report the effect of leaving modules to another backend: "
                 "`portable` kernels, or an item of `partitioners` such as vulkan; uses at most "
-                "`--variants` builds per method (8 by default), and as many for operator kinds",
+                "`--variants` builds per method (8 by default), and as many for kinds of operators",
                 "write": "write the proposal to the config, keeping its comments and layout",
                 "json": "print the sensitivity.json of all packages",
             },
@@ -61,7 +61,10 @@ FEATURE = Feature(
                 "printed."
             ),
             examples=(
-                ("doit sensitivity vision-int8", "a table of modules and operators"),
+                (
+                    "doit sensitivity vision-int8",
+                    "print a table of modules and operators",
+                ),
                 (
                     "doit sensitivity vision-int8 --floor 30 --write",
                     "keep enough in float for 30 dB",

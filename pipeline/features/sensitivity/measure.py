@@ -200,7 +200,7 @@ def _name_units(
 def _measure_alone(
     kept: Sequence[str], probe: Callable[[Group], Noise]
 ) -> dict[str, float]:
-    """Measure the noise of the first few kept modules alone, as far as the budget allows."""
+    """Measure the noise of the first few kept modules alone, within the budget."""
     measured: dict[str, float] = {}
     for name in kept[:_MOST_ALONE]:
         try:

@@ -26,7 +26,7 @@ def keep_in_float(
 
     Args:
         units: the modules with quantized operators of their own, and the kinds of operators outside
-            of all modules, such as `operator add`.
+            all modules, such as `operator add`.
         spec: the quantizer with its options, a `backends.quantize_options.MixedQuantize`.
     """
     modules: dict[str, Any] = {}

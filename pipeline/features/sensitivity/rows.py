@@ -50,7 +50,7 @@ def describe_kinds(
     probe: Callable[[Group], Noise],
     saved: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Return a row for each kind of operator, as far as the budget allows."""
+    """Return a row for each kind of operator that the budget allows."""
     rows: list[dict[str, Any]] = []
     for kind, operators in kinds.items():
         try:

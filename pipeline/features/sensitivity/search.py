@@ -22,7 +22,7 @@ _FEW = 4  # with at most this many kept modules, each is tried whatever its esti
 
 
 class OutOfBudgetError(Exception):
-    """A probe was not made, because the time was up."""
+    """The time was up before a probe could be made."""
 
 
 class NoiseSearch:

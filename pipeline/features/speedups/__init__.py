@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "speedups",
-    "compile faster than ExecuTorch does, to the same bytes",
+    "compile faster than ExecuTorch does, with the same bytes",
     around_lowering="pipeline.features.speedups.patches:fast_lowering",
     import_executorch="pipeline.features.speedups.executorch_import:import_executorch",
 )

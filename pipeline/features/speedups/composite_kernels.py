@@ -1,7 +1,7 @@
 """Caches the list of composite operators, and the Python kernels that decompositions give them.
 
-For every lowered method, torch gives some 550 operators 20 kernels each, three times, and takes
-them away again; the kernels are the same each time (torch 2.13,
+For every lowered method, torch gives some 550 operators 20 kernels each, three times, and removes
+them again; the kernels are the same each time (torch 2.13,
 `torch.export.exported_program._override_composite_implicit_decomp`).
 """
 

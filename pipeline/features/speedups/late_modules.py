@@ -95,7 +95,7 @@ _decompositions = _Decompositions()
 
 @cache
 def import_late() -> None:
-    """Let the tracer and torchao be imported when they are first used, if they aren't yet."""
+    """Import the tracer and torchao when they are first used, unless they are imported already."""
     TRACER_MODULES.install()
     if "torchao" not in sys.modules and importlib.util.find_spec("torchao") is not None:
         for name in _PACKAGES:

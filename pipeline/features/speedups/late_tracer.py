@@ -151,7 +151,7 @@ TRACER_MODULES = _Tracer()
 
 
 class _NoOperators:
-    """A stand-in for operators that the tracer registers, of which no lowered graph has any.
+    """A stand-in for operators that the tracer registers and that no lowered graph contains.
 
     The module that is imported for lowering looks them up to find them in graphs. Any other use
     imports the tracer.

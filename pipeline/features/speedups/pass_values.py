@@ -1,9 +1,9 @@
 """Keeps the values that passes of ExecuTorch compute, so that later passes don't repeat them.
 
-Each pass that changes a graph traces it again and computes every operator on fake tensors, also
-where only names or targets changed. For a delegate, that runs the whole graph of the partition. The
-value of a call depends on its operator and its arguments alone, so a call of the same operator with
-the same objects has the value that an earlier pass computed.
+Each pass that changes a graph traces it again and computes every operator on fake tensors, even if
+only names or targets changed. For a delegate, that runs the whole graph of the partition. The value
+of a call depends on its operator and its arguments alone, so a call of the same operator with the
+same objects has the value that an earlier pass computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Avoids exporting quantizer patterns that a graph can't contain, or that were exported before.
+"""Avoids exporting quantizer patterns that a graph can't contain or that were already exported.
 
 torchao and ExecuTorch's quantizers search graphs for small programs, which they export again for
 each method: 18 for one convolutional method, each as slowly as a small model. `patches.py` installs

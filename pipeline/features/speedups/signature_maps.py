@@ -1,11 +1,12 @@
 """The maps of an `ExportGraphSignature`, kept until a spec changes.
 
-torch makes a map from all specs each time that one is asked for, and memory planning, emission and
-`is_param_node` ask for every node: a method with 2,000 constants spends most of its time there.
+torch makes a map of all specs each time one is requested, and memory planning, emission and
+`is_param_node` request one for every node: a method with 2,000 constants spends most of its time
+there.
 
 Specs can be changed in place, and `replace_all_uses` does that. Setting an attribute of a spec or
-of its argument therefore discards the maps that were made from it. Other changes, also the making
-of a spec, only have the specs of a kept map compared again.
+of its argument therefore discards the maps that were made from it. After any other change,
+including the creation of a spec, the specs of a kept map are only compared again.
 """
 
 from __future__ import annotations

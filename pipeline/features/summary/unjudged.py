@@ -1,4 +1,4 @@
-"""The reasons why methods are not judged, which a verdict in the table does not give."""
+"""The reasons why methods are not judged, which the verdicts in the table don't show."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ UPGRADE = Command(
     "toolchain [package ...]",
     more=(
         "The other builds go to build/.toolchains/<toolchain>, the report to "
-        "build/upgrade-<toolchain>.md. Regressions come first in it. The exit status is 1 if a "
+        "build/upgrade-<toolchain>.md, which starts with regressions. The exit status is 1 if a "
         "package no longer lowers or no longer passes."
     ),
     examples=(
@@ -29,8 +29,9 @@ RUNTIMES = Command(
     "runtimes",
     "run built packages on every toolchain's runtime, and report failures",
     "[package ...]",
-    more="Inputs have the declared shapes. The table is written to build/runtimes.json.",
-    examples=(("doit runtimes vision", "of one package"),),
+    more="Inputs are generated with the declared shapes. The table is written to "
+    "build/runtimes.json.",
+    examples=(("doit runtimes vision", "one package"),),
     run="pipeline.features.toolchains.runtimes_verb:run",
 )
 

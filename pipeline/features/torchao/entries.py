@@ -41,7 +41,7 @@ class EmbeddingOptions(Options):
 
 
 class TorchaoQuantize(QuantizeConfig):
-    """Options of torchao's `quantize_` for the linears of a method, and of its embeddings.
+    """Options of torchao's `quantize_` for the linear layers and embeddings of a method.
 
     Weights are symmetric, with a scale for each channel or group of a channel. Activations of a
     dynamic scheme are quantized at run time, with a scale for each token.
@@ -51,7 +51,7 @@ class TorchaoQuantize(QuantizeConfig):
     dynamic: Literal[False] = False
     """Must be false: the scheme determines whether activations are quantized dynamically."""
     scheme: Scheme | None = None
-    """The quantization of linears; by default none."""
+    "The quantization of linear layers; by default none."
     group_size: GroupSize = 32
     """The number of weights in a channel that share a scale; 0 means all."""
     algorithm: Literal["affine", "hqq_scale_only"] = "affine"
@@ -59,7 +59,8 @@ class TorchaoQuantize(QuantizeConfig):
     embedding: EmbeddingOptions | None = None
     """The quantization of embeddings; by default none."""
     modules: dict[ModuleName, LeftAlone] = Field({})
-    """Modules, by qualified name, whose linears and embeddings stay unquantized: `none`."""
+    "Modules whose linear layers and embeddings stay unquantized, by qualified name, each with "
+    "the value `none`."
 
     @model_validator(mode="after")
     def _quantizes_something(self) -> Self:

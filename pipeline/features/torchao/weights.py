@@ -1,7 +1,7 @@
 """Applies torchao's schemes to an exported program, which no longer has `nn.Linear` modules.
 
-The weights of its linears are put into new modules, which `quantize_` quantizes and which then
-replace the linears.
+The weights of its linear layers are put into new modules, which `quantize_` quantizes and which
+then replace the layers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 def quantize_weights(
     module: GraphModule, config: TorchaoQuantize, batches: object
 ) -> GraphModule:
-    """Return an ATen module whose linears and embeddings compute with quantized weights."""
+    """Return an ATen module whose linear layers and embeddings compute with quantized weights."""
     number_quantized = 0
     if config.scheme is not None:
         number_quantized += _quantize_linears(module, config)
@@ -57,7 +57,7 @@ def quantize_weights(
 
 
 class _Linear(torch.nn.Linear):
-    """A linear with its quantized weight, and the bias that it had in the graph."""
+    """A linear layer with its quantized weight, and the bias that it had in the graph."""
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         return torch.nn.functional.linear(x, self.weight, bias)
@@ -104,7 +104,7 @@ def _replace(
 
 
 def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
-    """Quantize linears, and return their number.
+    """Quantize linear layers, and return their number.
 
     Each weight gets a module of its own, since embeddings may share the attribute.
     """

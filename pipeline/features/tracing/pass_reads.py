@@ -1,4 +1,4 @@
-"""Checks that a workspace's passes and operator libraries read only what keys hold.
+"""Checks that a workspace's passes and operator libraries read only inputs that are in keys.
 
 The check uses the record of their process.
 """
@@ -101,7 +101,7 @@ def _find_modules(action: Action[CompileInputs], workspace: Workspace) -> list[P
 def _names_plugins(path: str) -> bool:
     """Return whether a file lists a distribution's entry points.
 
-    Libraries read it for every installed distribution to find their plugins, also for one that is
+    Libraries read it for every installed distribution to find their plugins, even for one that is
     installed from its source folder.
     """
     place = Path(path)

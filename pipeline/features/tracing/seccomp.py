@@ -1,8 +1,9 @@
 """The kernel's view: system calls of a process that wait until another process has looked at them.
 
 This is seccomp's user notification (Linux 5.6, x86_64 and aarch64; `man 2 seccomp_unotify`) through
-ctypes. Calls are never changed, only seen: a process that changes its own memory between the look
-and the call would deceive the supervisor. So this follows honest code, and is not a sandbox.
+ctypes. Calls are never changed, only seen: a process that changes its own memory between the
+inspection and the call would deceive the supervisor. So this follows honest code, and is not a
+sandbox.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in seccomp_data
 
 
 class SystemCall(NamedTuple):
-    """A system call that waits for an answer. `name` is "" if it is of another architecture."""
+    """A system call that waits for an answer; `name` is "" if it is for another architecture."""
 
     identity: int
     thread: int

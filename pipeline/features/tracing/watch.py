@@ -1,6 +1,7 @@
 """The log of what user code touches, whichever view records it.
 
-It holds files as they were at first sight, and everything else that a later run could find changed.
+It records files as they were when first seen, and everything else that a later run could find
+changed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class FileAccessLog(ForkWatch):
     """Records what a child process touches. Its creator decides what counts, and what a value is.
 
     Attributes:
-        view: "kernel" if system calls were seen, also of processes that the child started; "audit"
-            if Python's audit events were, which native code and other processes don't raise.
+        view: "kernel" if system calls were seen, including those of processes that the child
+            started; "audit" if Python's audit events were, which native code and other processes
+            don't raise.
         seen: the values at first sight, by kind and absolute path, which is neither resolved nor
             freed of "..".
             `file`: opened, mapped, executed, or asked for; its content, FOLDER, or None if absent.

@@ -34,7 +34,7 @@ Digests = Mapping[str, str]
 
 
 def is_on_hub(workspace: Path, model: str) -> bool:
-    """Return whether a model is a hub's: spelled like one, and no folder of the workspace.
+    """Return whether a name is that of a hub's model, and not of a folder of the workspace.
 
     Such names look like `gpt2` or `openai/whisper-tiny`.
     """

@@ -29,18 +29,19 @@ TUNE = Command(
     "build variants of packages, and find the best by size, accuracy or speed",
     "[package ...]",
     {
-        "trials NUMBER": "how many variants to try, instead of `tune.trials`",
+        "trials NUMBER": "the number of variants to try, instead of `tune.trials`",
         "all": "try all variants, not only those that predictions select",
         "write TRIAL": "write a trial to the config: its number, or `best`",
         "max-size SIZE": "choose trials for all named packages with at most this total size",
-        "max-memory SIZE": "the same for memory, either planned or the peak on a device",
-        "target LABEL": "packages of this target; packages without alternatives count as built",
+        "max-memory SIZE": "the same for memory: planned memory, or the peak on a device",
+        "target LABEL": "tune the packages of this target; those without a `tune` section are "
+        "included as built",
     },
     "The section `tune` of a config names the alternatives. Variants are built in build/.tune, "
     "with the same workers and store as packages. An interrupted run continues where it stopped, "
-    "and a second run builds nothing. The page is build/tune-<package>.html.",
+    "and a second run builds nothing. The results are in build/tune-<package>.html.",
     (
-        ("doit tune vision", "a table, and a page with the trade-offs"),
+        ("doit tune vision", "print a table, and write a page with the trade-offs"),
         ("doit tune vision --write best", "write the best variant to its config"),
         ("doit tune vision asr --max-size 10MB", "both together within 10 MB"),
         ("doit tune --target phone --max-memory 4MB", "all packages of a target"),

@@ -95,7 +95,7 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field that this feature adds to package configs, which is part of no key."""
     text = (
         "The alternatives that `doit tune` tries, and the figures that it ranks them by. This "
-        "section is part of no key, so changing it rebuilds nothing."
+        "section is not part of any key, so changing it doesn't rebuild anything."
     )
     field = Field(default=None, description=text, exclude=True)
     return {"tune": (TuneConfig | None, field)}

@@ -57,7 +57,7 @@ def read_constants(
         lacking = [name for name in limits if name not in figures]
         if lacking:
             hint = f"run `doit validate:{package}` first"
-            raise PipelineError(f"{package}: no figure {lacking[0]} of it; {hint}")
+            raise PipelineError(f"{package}: has no figure {lacking[0]}; {hint}")
         if "size" in figures:
             figures["size"] = measure_apart(plan, package) or figures["size"]
         by_package[package] = figures
@@ -161,7 +161,7 @@ def _list_options(
         packages = listed([search.space.package for search in group])
         fault = f"the family of {packages} has {number:,} choices of trials"
         raise PipelineError(
-            f"{fault}, at most {_MOST_CHOICES:,} are looked at; set --trials"
+            f"{fault}, but at most {_MOST_CHOICES:,} are compared; set --trials"
         )
     for choice in itertools.product(*trials):
         sums = [sum(trial.figures[name] for _, trial, _ in choice) for name in limits]

@@ -83,7 +83,7 @@ class Space:
 
 
 class EditedFolder(Folder):
-    """A folder of configs in which one file has other contents than on disk."""
+    """A folder of configs in which the contents of one file differ from those on disk."""
 
     def __init__(
         self, configs: Path, environment: Environment, edited: Path, root: Node

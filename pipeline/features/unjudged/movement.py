@@ -162,7 +162,7 @@ class OutputMovement:
         return sum(int(mask.sum()) for mask in masks) / places
 
     def release(self) -> None:
-        """Drop the values of an output that moved, of which only the figures are still needed."""
+        """Drop the values of an output that moved, since only its figures are still needed."""
         if self.noticed:
             self._share = self.share
             self._released = True

@@ -6,7 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "unmet",
-    "refuse packages from which a partitioner takes nothing, or in which a quantizer "
-    "quantizes nothing",
+    "refuse packages for which a partitioner delegates nothing or a quantizer quantizes nothing",
     check_compiled="pipeline.features.unmet.problems:find_unmet",
 )

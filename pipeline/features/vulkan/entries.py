@@ -103,9 +103,9 @@ class VulkanOptions(Options):
     """Delegate only operators whose kernels support dynamic sizes, and make the runtime expect such
     sizes."""
     storage_type_override: VulkanStorage | None = None
-    """The storage type of tensors, unless something else determines it."""
+    "The storage type of tensors, unless an operator requires another one."
     memory_layout_override: Annotated[str, OneOf("vulkan_layouts")] | None = None
-    """The memory layout of tensors, unless something else determines it."""
+    "The memory layout of tensors, unless an operator requires another one."
     skip_tag_memory_metadata: bool = False
     """Don't insert transitions between storage types or layouts; for debugging the backend."""
     skip_memory_planning: bool = False

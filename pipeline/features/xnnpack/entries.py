@@ -49,7 +49,7 @@ class XnnpackOptions(Options):
     configs: Distinct[Annotated[str, OneOf("xnnpack_configs")]] | None = None
     """Delegate only operators that match one of these partitioner configs; by default any."""
     force_non_static_weights_for_f32_linear: bool = False
-    """Keep the weights of float32 linears outside the delegate, as inputs."""
+    "Keep the weights of float32 linear layers outside the delegate, as inputs."
 
 
 class XnnpackScheme(Options):

@@ -151,13 +151,13 @@ def _describe_variables(names_read: str, old: object, new: object) -> str:
     """
     scope = f"all {names_read}".removesuffix(" *")
     if not (isinstance(old, str) and isinstance(new, str)):
-        return f"environment variables, of which only one run read {scope}"
+        return f"environment variables: only one of the runs read {scope}"
     before, now = set(old.split()), set(new.split())
     changes = []
     for names, change in ((now - before, "set"), (before - now, "unset")):
         if names:
             changes.append(f"{listed(sorted(names), _MOST_VARIABLES)} {change}")
-    return f"environment variables, of which it reads {scope}: {', '.join(changes)}"
+    return f"environment variables (the exporter reads {scope}): {', '.join(changes)}"
 
 
 def _describe_read(kind: str, name: str, difference: Difference) -> str:

@@ -58,8 +58,7 @@ def file_fields(files: OptionFiles, quantizer: bool) -> Key:
 def machine_facts(
     config: PackageConfig, methods: Iterable[str]
 ) -> dict[str, dict[str, str]]:
-    """Return, by backend, the facts about this machine that can change what methods' backends
-    make."""
+    """Return, by backend, the facts about this machine that can change what the backends make."""
     machines = {backend.name: backend.machine for backend in config.backends(methods)}
     facts = {}
     for name, machine in sorted(machines.items()):

@@ -267,7 +267,7 @@ def describe_validate(difference: Difference, file: str) -> str | None:
         case ("programs", method, field_name) if field_name.startswith("examples"):
             return f"example inputs of {method} {change}"
         case ("programs", method, "reference"):
-            return f"what the reference of {method} gives {change}"
+            return f"the outputs of the reference of {method} {change}"
         case ("programs", method, field_name) if field_name.startswith("golden"):
             return f"the file of recorded outputs of {method} {change}"
         case ("places", *_):

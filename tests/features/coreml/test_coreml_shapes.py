@@ -31,7 +31,10 @@ def options(shapes, **others):
         ({"x": [[n] for n in range(1, 130)]}, "must be a list of 2 to 128 shapes for x"),
         ({"x": "ab"}, "must be a list of 2 to 128 shapes for x"),
         ({"x": [[1, 5], [1, 5]]}, "must be different shapes"),
-        ({"x": [[1], [2]], "y": [[1], [2], [3]]}, "must be as many shapes for every input"),
+        (
+            {"x": [[1], [2]], "y": [[1], [2], [3]]},
+            "must have the same number of shapes for every input",
+        ),
         ({"x": [[1], [0]]}, "must be whole numbers from 1 up in each shape for x"),
         ({"x": [[1], []]}, "must be whole numbers from 1 up in each shape for x"),
         ({"x": [[1], [True]]}, "must be whole numbers from 1 up in each shape for x"),

@@ -39,7 +39,7 @@ def tensors(header, data=b""):
         (tensors([1]), "cannot convert dictionary update sequence"),
         (tensors({}), "contains no tensors"),
         (bytes(8), "Expecting value"),
-        (b"not one of these files", "its header is cut short"),
+        (b"not one of these files", "its header is truncated"),
     ],
 )
 def test_safetensors(tmp_path, content, damage):

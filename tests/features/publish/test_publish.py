@@ -220,7 +220,7 @@ def test_large_files_have_parts():
     ("address", "line"),
     [
         ("models", "is not a URL"),
-        ("hf2://org/model", "hf2:// is unknown; such as file://, s3://"),
+        ("hf2://org/model", "hf2:// is not a known scheme, such as file://, s3://"),
     ],
 )
 def test_addresses_that_nothing_reaches(tmp_path, address, line):

@@ -128,7 +128,7 @@ def test_a_reference_that_computes_gradients_says_what_it_needs():
         return torch.autograd.grad((leaf * leaf).sum(), leaf)[0]
 
     failure = verdict_of(nn.ReLU(), gradient).failures[0]
-    assert "run without gradients: enter torch.enable_grad() where" in failure["what"]
+    assert "run without gradients: use torch.enable_grad() where" in failure["what"]
 
 
 def test_another_order_of_sums_is_rounding():

@@ -107,9 +107,8 @@ LINE = "models/model.py:18: `return "
         ),
         (
             {"returned": "self.weight.mul_(2) + y"},
-            LINE
-            + r"self.*: a leaf Variable that requires grad .*; keep the value that it changes in a "
-            r"buffer \(register_buffer\).*",
+            LINE + r"self.*: a leaf Variable that requires grad .*; store the value that the model "
+            r"changes in a buffer \(register_buffer\).*",
         ),
         (
             {"options": ", dynamic_shapes={'x': {0: torch.export.Dim('n', min=5)}}"},
@@ -141,7 +140,7 @@ def test_an_operator_that_is_not_core_aten_has_its_line_and_our_key(exporter, tm
     assert explain(fail, tmp_path) == (
         "models/model.py:18: `return torch.linalg.qr(y)[0]`: aten.linalg_qr.default: to edge: "
         "SpecViolationError: Operator torch._ops.aten.linalg_qr.default is not in Core ATen opset; "
-        "compute it with other operators; or, if a backend supports it or the app links a kernel "
+        "replace it with other operators; or, if a backend supports it or the app links a kernel "
         "for it, list it in the method's config, `edge: "
         "{core_aten_ops_exceptions: [aten.linalg_qr.default]}`"
     )
@@ -153,7 +152,7 @@ def test_all_operators_that_are_not_core_aten_are_named(exporter, tmp_path):
     text = explain(lambda: lower(programs, {"forward": []}), tmp_path)
     first, _, others = text.partition("; the same applies to ")
     assert first.startswith(LINE) and "Operator torch._ops.aten.cummax.default is not in" in first
-    assert others.startswith("aten.linalg_qr.default (models/model.py:18); compute it with other")
+    assert others.startswith("aten.linalg_qr.default (models/model.py:18); replace it with other")
     assert "[aten.cummax.default, aten.linalg_qr.default]}`" in others
 
 

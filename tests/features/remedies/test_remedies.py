@@ -525,7 +525,7 @@ def test_what_fails_passes_once_the_advice_is_taken(remedy, tmp_path):
 @pytest.mark.parametrize("remedy", MACHINE, ids=lambda each: each.name)
 def test_what_a_machine_lacks_says_nothing_of_operators(remedy):
     text = explain(CASES[remedy.name].fails)
-    assert "preprocess XnnpackBackend: " in text and "took an operator" not in text
+    assert "preprocess XnnpackBackend: " in text and "accepted an operator" not in text
 
 
 @pytest.mark.slow
@@ -551,12 +551,12 @@ def test_operators_of_two_causes_get_the_advice_of_each(compute):
 
 def test_a_name_that_a_library_lacks_is_no_module_to_install():
     text = explain(partial(import_name_of_torch, "LayerOfNobody"))
-    assert "the installed torch lacks it" in text and "install torch into" not in text
+    assert "the installed torch doesn't have it" in text and "install torch into" not in text
 
 
 def test_a_module_that_this_package_hides_is_no_part_of_a_library():
     text = explain(lambda: importlib.import_module("pipeline.steps"))
-    assert "the installed pipeline lacks it" not in text and "No module named" in text
+    assert "the installed pipeline doesn't have it" not in text and "No module named" in text
 
 
 def fail_after(handled: OSError) -> None:
@@ -578,7 +578,7 @@ def test_only_a_cause_is_mended():
         lambda: subprocess.run(["tool-that-nobody-has"]),
     ):
         text = explain(lacking(without).fails)
-        assert "preprocess XnnpackBackend: " in text and "took an operator" not in text
+        assert "preprocess XnnpackBackend: " in text and "accepted an operator" not in text
 
 
 def test_a_tool_that_found_no_room_has_that_cause(monkeypatch):

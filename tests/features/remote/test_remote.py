@@ -739,8 +739,8 @@ def refused(settings: RemoteSettings) -> str:
     [
         ("/srv/cache", "is not a URL such as file:///srv/cache or s3://bucket/prefix"),
         ("", "is not a URL"),
-        ("se://bucket", "remote se://bucket: se:// is unknown; such as file://, s3://"),
-        ("s4://user:password@host/x", "remote s4://host/x: s4:// is unknown"),
+        ("se://bucket", "remote se://bucket: se:// is not a known scheme, such as file://, s3://"),
+        ("s4://user:password@host/x", "remote s4://host/x: s4:// is not a known scheme"),
     ],
 )
 def test_bad_url(url, what):

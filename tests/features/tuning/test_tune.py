@@ -178,7 +178,7 @@ def test_memory_of_all_packages_of_a_target_holds_a_limit(tmp_path):
     (configs / "other.yaml").write_text(one + "target: watch\n")
     words = ("tune", "--target", "phone", "--max-memory", "150B")
     assert bench.doit(*words) != 0
-    assert "fixed: no figure planned_memory of it; run `doit validate:fixed` first" in bench.output
+    assert "fixed: has no figure planned_memory; run `doit validate:fixed` first" in bench.output
     assert bench.doit("validate:fixed") == 0, bench.output
     assert bench.doit(*words) == 0, bench.output
     (together,) = [line for line in bench.output.splitlines() if line.startswith("together")]

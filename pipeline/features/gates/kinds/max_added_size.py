@@ -26,7 +26,7 @@ GATE = Gate(
     values=Size,
     unit="bytes",
     text=(
-        "The maximum size of the files that no other package of the family has, and that an app "
+        "The maximum size of the files that only this package of the family has, which an app "
         "with the other packages must load in addition."
     ),
     example="500kB",
