@@ -152,7 +152,7 @@ def locate(
             if not culprits:
                 culprits += _locate_computation(case)
         if not culprits and not case.notes:
-            case.note("nothing that could be compared departs")
+            case.note("nothing that could be compared diverges")
     except OutOfTimeError as error:
         case.note(f"{error} before the faulty operator was found")
     except Exception as error:  # an error here must not hide the failure being examined

@@ -44,7 +44,7 @@ def locate_quantization(
         key=lambda layer: math.inf if layer[1].sqnr_db is None else layer[1].sqnr_db
     )
     places = {origin: place for place, origin in origins.items()}
-    lead = "the quantization itself departs from floating point, most in"
+    lead = "the quantization itself diverges from floating point, most in"
     for place, added_error, total in layers[:MOST]:
         spot = case.find_runner(places[place])
         operator = node_label(source.nodes[place])
