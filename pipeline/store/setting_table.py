@@ -132,12 +132,13 @@ SETTINGS: Mapping[str, Setting] = {
     "secrets": Setting(
         _parse_names,
         "a list of variable names",
-        "Environment variables that options of passes may read; their values are never recorded.",
+        "The environment variables that options of passes may read; their values are never "
+        "recorded.",
     ),
     "data": Setting(
         _parse_paths,
         "a path or a list of paths",
-        "Folders outside the workspace that links in the workspace may point to.",
+        "The folders outside the workspace that links in the workspace may point to.",
     ),
     "executor": Setting(
         lambda value, _: checked(
@@ -150,20 +151,20 @@ SETTINGS: Mapping[str, Setting] = {
     "fast_lowering": Setting(
         _parse_bool,
         "true or false",
-        "Make ExecuTorch's calls faster; packages keep the same bytes.",
+        "Whether to speed up ExecuTorch's calls; packages keep the same bytes.",
         "true",
     ),
     "refit": Setting(
         _parse_bool,
         "true or false",
-        "If only the weights of a method have changed, put the new weights into the lowered "
-        "program instead of lowering again; packages keep the same bytes.",
+        "Whether to put new weights into a lowered program instead of lowering it again, if only "
+        "the weights of the method have changed; packages keep the same bytes.",
         "true",
     ),
     "allow": Setting(
         _parse_verdicts,
         "not-judged, not-run, or both",
-        "Verdicts that a build accepts in addition to passed; `doit --allow` takes precedence.",
+        "The verdicts that a build accepts in addition to passed; `doit --allow` takes precedence.",
         "none",
     ),
 }

@@ -206,7 +206,7 @@ class MethodValidation:
         limits = [run.limits[place] for run in runs for place in run.unjudged]
         if all(isinstance(limit, OutputLimits) and limit.integers for limit in limits):
             return (  # rounding decides ties
-                f"{names} diverges where rounding alone may change it; "
+                f"{names} differs, but rounding alone may change it; "
                 "`validate: {allow: [not-judged]}` accepts that"
             )
         least = min(
@@ -216,7 +216,7 @@ class MethodValidation:
         share = f"{min(10 ** (-least / 20), 1.0):.0%}"
         why = self.ill_conditioned or f"rounding alone may change it by up to {share}"
         remedy = "set `atol`, `min_sqnr` or another limit that you need"
-        return f"{names} diverges by more than any meaningful limit: {why}; {remedy}"
+        return f"{names} differs by more than meaningful limits allow: {why}; {remedy}"
 
     @property
     def badness(self) -> tuple[bool, float]:

@@ -38,7 +38,7 @@ class OutputError:
             not all expected ones.
         agreement: the share of rows along the last dimension whose greatest value is at the same
             position, from 0 to 1; in a row with several greatest expected values, any of them
-            counts. None unless it is a floating-point tensor with at least two values in a row.
+            counts. None unless the output is floating-point with at least two values in a row.
         rows: the number of those rows; 0 if none were counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With

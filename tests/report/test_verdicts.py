@@ -320,8 +320,8 @@ def test_what_failed_is_named_by_its_check():
     report["failures"] += ["too large"]
     assert failed_checks(report) == ["package", "numerics", "interface", "gate max_size"]
     assert first_culprit(report) == []
-    report["methods"][1]["culprits"] = [{"what": "first diverges: aten.add"}, {"what": "then"}]
-    assert first_culprit(report) == ["  n: first diverges: aten.add"]
+    report["methods"][1]["culprits"] = [{"what": "first divergence: aten.add"}, {"what": "then"}]
+    assert first_culprit(report) == ["  n: first divergence: aten.add"]
 
 
 def test_left_operators_are_on_portable_kernels_only_if_all_are():
@@ -363,7 +363,7 @@ def referenced(verdict, **more):
         "skipped": [{"origin": "generated 1", "reason": "both raise"}],
     }
     if verdict == "failed":
-        what = "the export diverges from reference('decode'): absolute error 1.5"
+        what = "the export differs from reference('decode'): absolute error 1.5"
         failure = {"method": "decode", "inputs": "example 0", "output": "output", "what": what}
         more["failures"] = [{**failure, "about": "reference"}]
         more |= {"ok": False, "verdict": "passed"}  # the verdict on its lowering

@@ -14,7 +14,7 @@ from functools import cache
 
 from pipeline.program.runtime_bindings import import_bindings
 
-NO_KERNEL = "the wheel's runtime has no kernel of the operator"
+NO_KERNEL = "the wheel's runtime has no kernel for the operator"
 
 
 @dataclass(frozen=True)

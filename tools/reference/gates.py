@@ -57,4 +57,4 @@ def _definitions() -> dict[str, str]:
     """Return how each figure of an output is computed, keyed by name."""
     text = inspect.getdoc(OutputError) or ""
     found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text.partition("Attributes:\n")[2], re.M)
-    return {name: " ".join(words.split()) for name, words in found}
+    return {name: " ".join(words.split()).removesuffix(".") for name, words in found}

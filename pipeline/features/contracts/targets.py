@@ -145,26 +145,26 @@ class RuntimeTarget(Options):
     """
 
     kernels: Distinct[LibraryName] = ()
-    """ExecuTorch's kernel libraries that it includes completely: portable, optimized, quantized,
-    llm, cortex_m. Every runtime has the operators for sizes and control flow."""
+    """The ExecuTorch kernel libraries that the runtime includes in full: portable, optimized,
+    quantized, llm, cortex_m. Every runtime has the operators for sizes and control flow."""
     operators: Annotated[
         tuple[Kernel, ...], Field(strict=False, min_length=1), AfterValidator(_kernels)
     ] = ()
-    """Other operators for which it has kernels, such as aten::add.out, with dtypes if it doesn't
-    support all of them: {aten::add.out: [float32]}. team::* selects a whole namespace."""
+    """Other operators for which the runtime has kernels, such as aten::add.out, with dtypes if it
+    doesn't support all of them: {aten::add.out: [float32]}. team::* selects a whole namespace."""
     dtypes: Distinct[DtypeName] | None = None
-    """The dtypes that its kernels support, for operators without their own list of dtypes."""
+    """The dtypes that the kernels support, for operators without their own list of dtypes."""
     backends: Distinct[BackendId] = ()
-    """The backends whose delegates it can run, by their names in configs or by their ids."""
+    """The backends whose delegates the runtime can run, by name in configs or by id."""
     executorch: Annotated[str, Field(pattern=RELEASE_PATTERN)] | None = None
-    """The ExecuTorch release that it was built from, such as 1.4.1."""
+    """The ExecuTorch release that the runtime was built from, such as 1.4.1."""
     runtime: Annotated[str, Field(min_length=1)] | None = None
     """The name of a toolchain, from the setting `toolchains`, on whose runtime packages are loaded
     and run; by default, packages are only compared with the lists in this file."""
     identifier: Annotated[str, Field(pattern=IDENTIFIER_PATTERN)] | None = None
-    """The identifier of .pte files that it reads, such as ET12."""
+    """The identifier of .pte files that the runtime reads, such as ET12."""
     schema_version: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The highest .pte schema version that it reads; so far only 0 exists."""
+    """The highest .pte schema version that the runtime reads; so far only 0 exists."""
     memory: Annotated[dict[str, int], PlainValidator(_memory), _MEMORY_SCHEMA] = Field(
         default={}
     )
@@ -173,8 +173,8 @@ class RuntimeTarget(Options):
     alignment: Annotated[
         dict[str, int], PlainValidator(_alignment), _ALIGNMENT_SCHEMA
     ] = Field(default={})
-    """The alignment, in bytes, that it requires for constants, payloads and planned memory; or
-    alignments by part: {segments: 4096, constants: 16}."""
+    """The alignment, in bytes, that the runtime requires for constants, payloads and planned
+    memory; or alignments by part: {segments: 4096, constants: 16}."""
 
 
 # The keys of a target file: the runtime's, and those that features add, such as `devices`.

@@ -150,7 +150,7 @@ def _ask_device(plan: Plan, words: Sequence[str], device: str) -> Iterator[str]:
         if not answers[0]:
             operators = plural(len(contract["operators"]), "operator")
             backends = plural(len(contract["backends"]), "backend")
-            needs = f"its runtime has what it needs: {operators}, {backends}"
+            needs = f"the runtime has everything that the package needs: {operators}, {backends}"
             yield f"{package} on {device}: {needs}"
     if lacks:
         raise PipelineError(*lacks)

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "departures",
-    "name the operator and line where an export diverges from its reference",
+    "name the operator and line where an export differs from its reference",
     explain_departure="pipeline.features.departures.reference_departure:describe_departure",
 )

@@ -158,9 +158,9 @@ def _describe_operators(difference: RunDifference) -> Cause:
     program = difference.program
     reference = difference.reference
     if program is None:
-        description = "the reference runs it, the program has nothing like it there"
+        description = "only the reference runs it; the program has no counterpart there"
     elif reference is None:
-        description = "the program runs it, the reference has nothing like it there"
+        description = "only the program runs it; the reference has no counterpart there"
     elif program.base != reference.base:
         description = f"the program runs {_name(program, difference)} instead"
     else:
@@ -168,7 +168,7 @@ def _describe_operators(difference: RunDifference) -> Cause:
     if difference.is_rounding:
         share = f"{difference.output_error:.1e}"
         return Cause(
-            f"{description}; the outputs differ by {share} of their size, as by rounding"
+            f"{description}; the outputs differ by {share} of their size, which rounding explains"
         )
     return Cause(description)
 

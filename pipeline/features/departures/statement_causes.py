@@ -99,7 +99,7 @@ def find_taken_branch(difference: RunDifference) -> Cause | None:
         way = (
             "takes its `except` branch"
             if branch.kind == "try"
-            else "takes another branch"
+            else "takes a different branch"
         )
         reason = explain_branch(branch, difference)
         return Cause(

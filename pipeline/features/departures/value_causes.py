@@ -94,13 +94,13 @@ def _describe_weights(program_leaf: Leaf[Any], reference_leaf: Leaf[Any]) -> str
         )
     if program_leaf.kind == "parameter":
         return (
-            f"{_OTHER_VALUES}: the weights changed after the export, or are another checkpoint's; "
-            "export again"
+            f"{_OTHER_VALUES}: the weights changed after the export, or come from another "
+            "checkpoint; export again"
         )
     return f"{_OTHER_VALUES}: it changed after the export; reset it, or export again"
 
 
-_OTHER_VALUES = "has other values in the program than in the reference"
+_OTHER_VALUES = "has different values in the program and in the reference"
 
 
 def _weight_pairs(difference: RunDifference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
@@ -123,8 +123,8 @@ def find_attribute(difference: RunDifference) -> Cause | None:
     for leaf in difference.reference_leaves:
         if leaf.kind == "attribute":
             text = (
-                "the reference reads what an earlier call or its constructor left in a plain "
-                "attribute, the program what it was while tracing; register it as a buffer"
+                "the reference reads a plain attribute that its constructor or an earlier call "
+                "set, whereas the program kept its value from tracing; register it as a buffer"
             )
             return Cause(text, None, f"tensor '{leaf.name}'", place_of(leaf.site))
     return None
@@ -136,7 +136,7 @@ def find_random_numbers(difference: RunDifference) -> Cause | None:
     reference = difference.reference
     if reference is not None and reference.random:
         if difference.program_leaves:
-            text = "the program has the numbers that were drawn while tracing, as a constant"
+            text = "in the program, the numbers that were drawn while tracing are a constant"
         else:
             text = "the reference draws random numbers"
         return Cause(f"{text}; pass them as an input, or register them as a buffer")
@@ -154,7 +154,7 @@ def find_fast_path(difference: RunDifference) -> Cause | None:
     if event is None or event.base not in _FAST_PATHS:
         return None
     return Cause(
-        "the reference takes PyTorch's fast path for attention, which isn't exported; to compare "
+        "the reference uses PyTorch's fast path for attention, which isn't exported; to compare "
         "the same operators, call torch.backends.mha.set_fastpath_enabled(False)"
     )
 
@@ -176,7 +176,7 @@ def find_dtype(difference: RunDifference) -> Cause | None:
     ):
         if cast is not None and _is_by_autocast(cast, side, difference):
             dtype = _dtype(cast.scalars.get("dtype"))
-            text = f"autocast computes in {dtype} there, in the {side} alone"
+            text = f"only in the {side}, autocast computes in {dtype}"
             remedy = "export and run the reference under the same autocast"
             return Cause(
                 f"{text}; {remedy}", call_of(cast.site, difference), cast.operator
@@ -273,8 +273,8 @@ def find_constant(difference: RunDifference) -> Cause | None:
         else event.site
     )
     call = call_of(site, difference)
-    text = f"the program has it as a constant: {explain_value(difference, call)}"
-    return Cause(text, None, "a tensor that Python makes", place_of(site))
+    text = f"it is a constant in the program: {explain_value(difference, call)}"
+    return Cause(text, None, "a tensor that Python creates", place_of(site))
 
 
 def _describe_foreign(leaf: Leaf[Any], difference: RunDifference) -> Cause:

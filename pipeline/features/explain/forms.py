@@ -45,7 +45,7 @@ EXPLANATION = {
                 str,
                 'the earlier action that `changes` compares with; "" if there is none',
             ),
-            "changes": ([str], "each names the file, config key, tensor or library"),
+            "changes": ([str], "changed files, config keys, tensors and libraries"),
             "remarks": [str],
             "seconds": (
                 Seconds,
@@ -96,7 +96,7 @@ DEPENDENTS = {
             ],
             "through": (
                 str,
-                "its reference: a config key, a pass, a file, or a package of the family",
+                "the reference to it: a config key, a pass, a file, or a package of the family",
             ),
             "lower": (
                 bool,

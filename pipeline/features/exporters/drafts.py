@@ -155,7 +155,7 @@ def _name_operator(name: str) -> str:
 def _describe_missing(data: Mapping[str, Any]) -> str:
     name = _name_operator(data["op"])
     return (
-        f"operator {name} has no fake kernel, which gives the output's shape; register one with "
+        f"operator {name} has no fake kernel to compute the output's shape; register one with "
         f'@torch.library.register_fake("{name}")'
     )
 
@@ -168,13 +168,13 @@ def _describe_mismatched(data: Mapping[str, Any]) -> str:
 def _describe_data(data: Mapping[str, Any]) -> str:
     return (
         f"depends on the values of a tensor: {data['expr']}, which was {data['result']}; use "
-        f"torch.cond or torch.where for both ways, or assert one with torch._check"
+        f"torch.cond or torch.where to keep both branches, or torch._check to fix one"
     )
 
 
 def _describe_guard(data: Mapping[str, Any]) -> str:
     return (
-        f"holds for some sizes only: {data['expr']}; dynamic_shapes that it allows: "
+        f"holds only for some sizes: {data['expr']}; allowed dynamic_shapes: "
         f"{data['new_dynamic_shapes']}"
     )
 

@@ -36,7 +36,7 @@ AFFECTED = {
                 None,
                 "the methods that are compiled again; null for all, or if only an export can tell",
             ),
-            "reasons": ([str], "each names the file, config key, tensor or library"),
+            "reasons": ([str], "changed files, config keys, tensors and libraries"),
         }
     ],
 }

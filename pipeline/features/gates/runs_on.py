@@ -278,7 +278,7 @@ def _has_dynamic_sizes(signature: Any) -> bool:
 
 def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str:
     """Return why a method calls an operator, the options against it, and how a runtime gets it."""
-    why = f"no delegate took it ({reason}); " if reason else ""
+    why = f"not delegated ({reason}); " if reason else ""
     options = islice(
         _find_options(method.facts["lowering"], runtime, operator), _MOST_OPTIONS
     )

@@ -50,7 +50,7 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
         return
     if len(case.sequence) > 1:
         case.note(
-            f"{finding}; the place where ExecuTorch's runtime diverges in a sequence isn't searched"
+            f"{finding}; where ExecuTorch's runtime diverges in a sequence is not searched"
         )
         return
     try:
@@ -66,7 +66,7 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
     index, error, runs = result
     spot = case.find(index)
     sentence = (
-        f"first diverges: {case.describe(spot)}, in ExecuTorch's runtime alone: "
+        f"first divergence: {case.describe(spot)}, in ExecuTorch's runtime alone: "
         f"{describe_error(error)} from the interpreter's result for the same bytes; found in "
         f"{runs} runs of prefixes of the method"
     )

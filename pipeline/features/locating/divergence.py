@@ -162,7 +162,7 @@ def _describe_divergence(
     if len(case.sequence) > 1:
         in_call = f", in call {call + 1} of the sequence"
     where = f"{prefix}{case.describe(spot)}"
-    sentence = f"first diverges: {where}: {describe_error(error)}{in_call}; {note}"
+    sentence = f"first divergence: {where}: {describe_error(error)}{in_call}; {note}"
     return case.culprit(spot, spot.kind, sentence, error)
 
 

@@ -53,7 +53,7 @@ def name_conds(case: FailureCase, losses: Losses) -> Iterator[Culprit]:
     for place, (loss, lost) in reversed(conds.items()):
         spot = case.find_runner(place) if place is not None else case.find(loss.move)
         where = case.describe(spot, "torch.cond")
-        sentence = f"first diverges: {where}: {lost}"
+        sentence = f"first divergence: {where}: {lost}"
         yield case.culprit(spot, "operator", sentence)
 
 

@@ -204,7 +204,7 @@ def _describe(
         facts.append(f"{share * 100:.0f} % of the output's error comes from it")
     if more:
         verb = "diverges" if more == 1 else "diverge"
-        facts.append(f"{plural(more, 'more value')} {verb} likewise")
+        facts.append(f"{plural(more, 'more value')} {verb} too")
     if spot.delegate is not None:
         inside, part_error, note = _look_into_delegate(view, failure, own_error, spot)
         facts.append(note)
@@ -216,7 +216,9 @@ def _describe(
     where = f"{prefix}{view.describe(spot)}"
     if prefix:  # the delegate's last operator isn't the culprit
         spot = replace(spot, place=None)
-    sentence = f"on {failure.device}, first diverges: {where}: {describe_error(error)} "
+    sentence = (
+        f"on {failure.device}, first divergence: {where}: {describe_error(error)} "
+    )
     sentence += f"{facts[0]}; {'; '.join(facts[1:])}".removesuffix("; ")
     return view.culprit(spot, spot.kind, sentence, error)
 

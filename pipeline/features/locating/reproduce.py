@@ -39,7 +39,7 @@ _RECORD = "reproduce.json"
 _INPUTS, _EXPECTED, _VALUE = (
     f"{n}.safetensors" for n in ("inputs", "expected", "departure")
 )
-_SCRIPT = '''"""Shows how the method '{method}' of '{package}' fails, and where it first diverges.
+_SCRIPT = '''"""Shows how the method '{method}' of '{package}' fails, and where it diverges first.
 
 Run it with the project installed: python {place}/reproduce.py
 It exits with 1 while the method fails, with 0 once it is fixed, and with 2 if it can't run.

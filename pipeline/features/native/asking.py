@@ -64,7 +64,7 @@ def _find_lacks(device: Device, files: PackageFiles, method: str) -> list[str]:
         with suppress(DeviceError):  # loading then fails for the same reason
             operators = find_missing_operators(device, files, method)
     if operators:
-        return [f"has no kernel of {operator}" for operator in operators]
+        return [f"has no kernel for {operator}" for operator in operators]
     try:
         device.load(files, method)
     except DeviceError as error:

@@ -79,7 +79,7 @@ def explain_missing(setup: Setup, operators: Sequence[str], problem: str = "") -
     Args:
         problem: why the runner can't load the library with the kernels, or "".
     """
-    fault = f"its runner has no kernel of {', '.join(operators)}"
+    fault = f"its runner has no kernel for {', '.join(operators)}"
     if problem:
         return f"{fault}; {problem}"
     if setup.address:

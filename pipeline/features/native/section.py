@@ -76,7 +76,7 @@ def _make_cell(facts: Json) -> Cell:
     notes += _describe_memory(facts["memory"])
     if facts["differing"]:
         notes.append(
-            f"other bytes in {facts['differing']} of {facts['repeats']} repeated calls"
+            f"different bytes in {facts['differing']} of {facts['repeats']} repeated calls"
         )
     return verdict_cell(verdict, ", ".join(notes))
 

@@ -183,7 +183,7 @@ def _find_missing_operators(
             method.lacks = explain_missing(device.setup, operators, problem)
             continue
         for operator in operators:
-            fault = f"its runtime has no kernel of {operator}"
+            fault = f"its runtime has no kernel for {operator}"
             method.faults.append(("", "", fault, None))
 
 

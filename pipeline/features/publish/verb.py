@@ -62,7 +62,7 @@ def publish_releases(
             write_index(files, [release for release, _ in releases])
         files.sweep()  # removes files that killed publishers left half written
     count = plural(len(releases), "release")
-    yield f"{files.shown.rstrip('/')}/{INDEX}: names {count} of this run"
+    yield f"{files.shown.rstrip('/')}/{INDEX}: lists {count} from this run"
 
 
 def _make_releases(

@@ -43,7 +43,7 @@ def describe_departure(prepared: Mapping[str, Any]) -> str:
     """Return where a prepared program departs from its float one, and what to do about it."""
     worst = prepared["outputs"][0]
     text = (
-        f"{worst['output']} diverges from the float program before anything is rounded, by more "
+        f"{worst['output']} differs from the float program before anything is rounded, by more "
         "than float arithmetic can explain"
     )
     departure = prepared["departure"]

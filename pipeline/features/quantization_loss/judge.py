@@ -221,7 +221,7 @@ class QuantizationJudge:
 
     def _judge(self, failed: bool, left_out: int) -> tuple[Verdict, str]:
         if failed:
-            return "failed", "the quantized program diverges too far from the float one"
+            return "failed", "the quantized program differs too much from the float one"
         if not self.examples and not self.generated:
             return (
                 "not run",

@@ -165,7 +165,7 @@ class ReferenceJudge:
     ) -> None:
         self._failed = True
         place = f"; {recording.departure}" if recording.departure else ""
-        sentence = f"the export diverges from {recording.origin}: {fault}{place}"
+        sentence = f"the export differs from {recording.origin}: {fault}{place}"
         self._result.fail(sentence, where, output, "reference", of_limit)
 
     def _judge_random(self, recording: Recording) -> None:
@@ -244,7 +244,7 @@ class ReferenceJudge:
             names = listed([*self._unjudged], _MOST_NAMED)
             return (
                 "not judged",
-                f"{names} diverges from the reference, but rounding may be why",
+                f"{names} differs from the reference, but rounding alone may cause this",
             )
         if not self._calls:
             reasons = listed(

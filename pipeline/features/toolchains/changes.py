@@ -264,7 +264,7 @@ def _describe_common_growth(growing: Sequence[PackageChanges], number: int) -> s
     growth = f"{100 * shares[0]:+.0f} % to {100 * shares[-1]:+.0f} %"
     return (
         f"peak memory of lowering: {growth} in {len(growing)} of {plural(number, 'package')}; "
-        f"the most is {after:,} bytes, was {before:,}"
+        f"at most {after:,} bytes, was {before:,}"
     )
 
 

@@ -39,7 +39,7 @@ def write_text(
             for _, sentence in change.lines:
                 yield f"    {sentence}"
     if equal:
-        yield f"equal: {_describe_equal(equal)}"
+        yield f"identical: {_describe_equal(equal)}"
     yield from _describe_runs(runs)
 
 
@@ -59,7 +59,7 @@ def write_markdown(
     counts = [
         f"{len(worse)} worse",
         f"{len(better)} otherwise changed",
-        f"{len(equal)} equal",
+        f"{len(equal)} identical",
     ]
     yield from ("", f"{plural(len(changes), 'package')}: {', '.join(counts)}.")
     if everywhere:
@@ -78,7 +78,7 @@ def write_markdown(
             if change.details:
                 yield from ("", *change.details)
     if equal:
-        yield from ("", "### Equal", "", _escape(_describe_equal(equal)))
+        yield from ("", "### Identical", "", _escape(_describe_equal(equal)))
     if runs:
         yield from ("", "### Runtimes", "")
         yield from (f"- {_escape(line)}" for line in _describe_runs(runs))
@@ -109,7 +109,7 @@ def _describe_bytes(change: PackageChanges) -> str:
 
 def _describe_equal(changes: Sequence[PackageChanges]) -> str:
     names = ", ".join(change.package for change in changes)
-    return f"{plural(len(changes), 'package')}, byte for byte: {names}"
+    return f"{plural(len(changes), 'package')} ({names})"
 
 
 def _describe_runs(runs: Runs) -> Iterator[str]:

@@ -58,7 +58,8 @@ def test_the_contract_and_its_lines(built):
 def test_the_runtime_of_a_device_is_asked(built):
     assert built.doit("contract", "--on", "interpreter") == 0, built.output
     assert re.search(
-        r"^pack on interpreter: its runtime has what it needs: \d+ operators", built.output
+        r"^pack on interpreter: the runtime has everything that the package needs: \d+ operators",
+        built.output,
     )
     assert built.doit("contract", "--on", "interpretr") == 1
     assert "no device 'interpretr'; did you mean 'interpreter'? known: " in built.output

@@ -105,7 +105,7 @@ def casts_itself(x):
 def test_autocast_around_one_of_both(module, reference, side):
     """Wherever autocast was entered, and not if the model requests a dtype."""
     sentence = describe_departure(export(module, (X,)), reference, InputSet((X,)))
-    said = f"autocast computes in bfloat16 there, in the {side} alone; export and run the reference"
+    said = f"only in the {side}, autocast computes in bfloat16; export and run the reference"
     assert (said in sentence) == bool(side)
     assert bool(side) == ("under the same autocast" in sentence)
     assert "aten._to_copy" in sentence

@@ -122,10 +122,10 @@ def test_what_a_runtime_refused_is_a_need_beside_those_of_its_lists():
     given = RuntimeTarget.model_validate({**HOLDS, "runtime": "et13"}).resolved()
     for_decode, for_all = ({**given, "refusals": {name: refusals[name]}} for name in ("decode", ""))
     assert failures(for_decode) == [
-        "decode: the runtime of phone does not run it, tried in et13: operator aten::foo.out"
+        "decode: the runtime of phone can't run it (tried in et13): operator aten::foo.out"
     ]
     assert failures(for_all) == [
-        "the runtime of phone does not run it, tried in et13: it is not there"
+        "the runtime of phone can't run it (tried in et13): it is not there"
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_missing_operator_is_told_with_its_lines_and_what_avoids_it():
     (sentence,) = failures({"backends": ["xnnpack"]})
     assert sentence == (
         f"encode: the runtime of phone lacks aten::mul.out, for `{LINE}`, `n * 2  # "
-        "models/asr.py:20`; no delegate took it (of rank 7); rewrite it in a pass of "
+        "models/asr.py:20`; not delegated (of rank 7); rewrite it in a pass of "
         "`edge.passes`, or build the runtime with it (`doit contract asr` shows how)"
     )
 

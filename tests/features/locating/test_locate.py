@@ -223,7 +223,7 @@ def test_a_delegate_that_computes_something_else(monkeypatch):
     assert "compiles of parts of the partition" in culprit["what"]
     monkeypatch.setattr("pipeline.features.locating.bisect_delegate.MOST_COMPILES", 1)
     sentence = only(built.located("run", [X]))["what"]
-    assert "first diverges: the output of aten.add.Tensor, " in sentence
+    assert "first divergence: the output of aten.add.Tensor, " in sentence
     assert re.search(
         r"; narrowed to \d nodes, \w+ to \w*add\w*, in 1 compiles, the limit", sentence
     )
@@ -339,7 +339,9 @@ def test_a_gelu_that_is_computed_by_another_formula_is_no_other_method():
     sources = {name: exported(Gelu(name), X) for name in ("tanh", "none")}
     built = build(sources, {name: [XnnpackPartitioner()] for name in sources})
     culprit = only(built.located("tanh", [X], atol=1e-6, rtol=1e-6))
-    assert culprit["what"].startswith("first diverges: aten.gelu.default, tests/features/locating/")
+    assert culprit["what"].startswith(
+        "first divergence: aten.gelu.default, tests/features/locating/"
+    )
     assert (culprit["operator"], culprit["partition"]) == ("aten.gelu.default", 0)
     assert culprit["line"] == line_of("return nn.functional.gelu(self.first(x)")
 
@@ -485,7 +487,7 @@ def test_a_lowering_that_fails_leaves_the_delegate(monkeypatch):
     evidence = dataclasses.replace(built.evidence(), lower_again=refused)
     culprit = only(locate(evidence, "run", [("run", InputSet((X,)))]))
     assert (culprit["kind"], culprit["partition"]) == ("delegate", 0)
-    assert culprit["what"].startswith("first diverges: the output of aten.")
+    assert culprit["what"].startswith("first divergence: the output of aten.")
     assert "could not be lowered again (no such backend)" in culprit["what"]
 
 

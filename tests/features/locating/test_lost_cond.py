@@ -209,7 +209,7 @@ def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
     assert [(c["operator"], c["kind"]) for c in located.culprits] == [("cond", "operator")]
     (culprit,) = located.culprits
     assert culprit["what"].startswith(
-        "first diverges: torch.cond, tests/features/locating/test_lost_cond.py:"
+        "first divergence: torch.cond, tests/features/locating/test_lost_cond.py:"
     )
     assert culprit["what"].endswith(warning["what"])
 
@@ -279,7 +279,7 @@ def test_a_person_is_told_when_it_is_lowered_and_when_it_fails(tmp_path):
         assert warned in bench.output
         shutil.rmtree(bench.root / "build")
     assert bench.doit() == 1
-    assert "run: first diverges: torch.cond, models/small.py:8: its result is" in bench.output
+    assert "run: first divergence: torch.cond, models/small.py:8: its result is" in bench.output
     facts = json.loads(bench.bytes_of("two", "manifest.json"))["methods"]["run"]
     assert [warning["operator"] for warning in facts["warnings"]] == ["cond"]
     report = bench.bytes_of("two", "report.md").decode()

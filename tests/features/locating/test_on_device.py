@@ -104,8 +104,8 @@ def test_the_first_of_several_instructions_is_named(operator, label):
     assert (culprit["operator"], culprit["kind"]) == (label, "operator")
     assert culprit["module"].startswith("first.")
     assert culprit["kernel"].startswith(operator)
-    assert f"on odd, first diverges: {label} in first." in culprit["what"]
-    assert ": error 1," in culprit["what"] and "; 1 more value diverges likewise" in culprit["what"]
+    assert f"on odd, first divergence: {label} in first." in culprit["what"]
+    assert ": error 1," in culprit["what"] and "; 1 more value diverges too" in culprit["what"]
 
 
 def test_what_the_first_one_alone_does_to_the_output_is_its_share():

@@ -50,7 +50,7 @@ def test_it_fails_until_the_package_is_mended(workspace):
     assert "pack: method 'run'" in result.stdout
     assert "call 1, output 0: error " in result.stdout
     assert "FAILS: absolute error " in result.stdout
-    assert "first diverges: aten.linear.default in second, " in result.stdout
+    assert "first divergence: aten.linear.default in second, " in result.stdout
     assert result.stdout.endswith("it fails\n")
     (workspace.package("pack") / "small.pte").write_bytes(portable().pte)
     result = ran(workspace)
@@ -135,6 +135,6 @@ def test_the_report_shows_it_under_failures():
     assert cells[0] == "| `run`" and cells[1].startswith("`aten.linear.default`")
     assert cells[2] == "`second`"
     assert cells[3].startswith(
-        "first diverges: aten.linear.default in second, tests/features/locating/test_locate.py"
+        "first divergence: aten.linear.default in second, tests/features/locating/test_locate.py"
     )
     assert "run: and this" in section

@@ -88,7 +88,7 @@ def test_a_byte_that_was_changed_on_disk(workspace, capsys):
     folder = path.parent / "reproduce"
     assert [each.name for each in folder.iterdir()] == ["run"]
     assert main(folder / "run") == 1
-    assert "first diverges: aten.linear.default in second" in capsys.readouterr().out
+    assert "first divergence: aten.linear.default in second" in capsys.readouterr().out
     path.write_bytes(right)
     assert main(folder / "run") == 0
     assert validated(workspace)[1] == ""

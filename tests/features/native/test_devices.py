@@ -197,7 +197,7 @@ def test_the_table_has_a_column_for_each_device():
     assert native.text == "passed"
     assert native.note == "0.0200 × limit, load 1.5 ms, call 0.25 ms, 8.0 MB at most"
     assert failed.kind == "bad"
-    assert failed.note.endswith("2.0 kB allocated, other bytes in 2 of 20 repeated calls")
+    assert failed.note.endswith("2.0 kB allocated, different bytes in 2 of 20 repeated calls")
     assert table.rows[1]["qemu:max"].note == "cmake is not installed"
     assert len(table.rows) == 2
     counts = "native: 2 passed. qemu:max: 1 failed, 1 not run."

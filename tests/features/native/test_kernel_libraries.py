@@ -73,12 +73,12 @@ def test_a_name_is_a_whole_one(tmp_path):
 def test_the_library_of_an_sdk_needs_torch_beside_it(setup):
     assert find_sdk_library(setup.sdk) == []
     reason = explain_missing(setup, [UPDATE])
-    assert reason.startswith(f"its runner has no kernel of {UPDATE}; unpack PyTorch's wheel to ")
+    assert reason.startswith(f"its runner has no kernel for {UPDATE}; unpack PyTorch's wheel to ")
     write_library(setup.sdk.parent / "torch" / "lib" / "libtorch_cpu.so")
     library, version = find_sdk_library(setup.sdk)
     assert library.name == "libcustom_ops_aot_lib.so" and version.name == "version.py"
     assert explain_missing(setup, ["team::scale.out"]).endswith(
-        "no kernel of team::scale.out; set native_kernels to a library that registers it"
+        "no kernel for team::scale.out; set native_kernels to a library that registers it"
     )
 
 
@@ -153,7 +153,7 @@ def test_a_method_whose_kernels_can_not_be_loaded_is_not_run(files, device, tmp_
     device.setup.kernels = [write_library(tmp_path / "lib.so", UPDATE)]
     outcome = run_step(device, files)
     assert not outcome.faults and not outcome.calls and outcome.lacks_operators
-    assert outcome.lacks.startswith("its runner has no kernel of llama::update_cache.out, llama::")
+    assert outcome.lacks.startswith("its runner has no kernel for llama::update_cache.out, llama::")
     assert "with a library of it, it does not open: the runner ended (exit status 2)" in (
         outcome.lacks
     )
@@ -165,5 +165,5 @@ def test_a_runner_that_the_user_named_is_the_apps_runtime(files, device):
     device.setup.kernels = []
     device.setup.runner = Path(device._command[-1])
     outcome = run_step(device, files)
-    assert outcome.faults[0] == ("", "", f"its runtime has no kernel of {UPDATE}", None)
+    assert outcome.faults[0] == ("", "", f"its runtime has no kernel for {UPDATE}", None)
     assert native_device.list_called_operators(files, ["step"]) >= {UPDATE}

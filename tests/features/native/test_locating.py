@@ -173,7 +173,7 @@ def test_a_fault_of_one_device_is_found_in_a_kernel_and_in_a_delegate(
         assert method["devices"][EMULATED]["verdict"] == "failed"
         [culprit] = method["culprits"]
         assert (culprit["operator"], culprit["module"]) == ("aten.tanh.default", "second")
-        assert culprit["what"].startswith(f"on {EMULATED}, first diverges: aten.tanh.default in ")
+        assert culprit["what"].startswith(f"on {EMULATED}, first divergence: aten.tanh.default in ")
         assert where in culprit["what"] and "100 % of the output's error" in culprit["what"]
         assert not method["culprit_notes"]
     assert methods["plain"]["culprits"][0]["kernel"] == "aten::tanh.out"
@@ -205,7 +205,7 @@ def test_a_fault_of_a_board_is_found_and_the_board_let_go(workspace, board, tmp_
     for method in methods.values():
         [culprit] = method["culprits"]
         assert (culprit["operator"], culprit["module"]) == ("aten.tanh.default", "second")
-        assert culprit["what"].startswith("on pi5, first diverges: aten.tanh.default in ")
+        assert culprit["what"].startswith("on pi5, first divergence: aten.tanh.default in ")
         assert not method["culprit_notes"]
     assert "XnnpackBackend's delegate 1" in methods["fused"]["culprits"][0]["what"]
     Board("pi5", BoardAddress(board.address), 1, 10**8).close()  # its lock is free

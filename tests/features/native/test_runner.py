@@ -153,7 +153,7 @@ def test_an_operator_that_the_runtime_lacks_is_named_before_anything_runs(device
     judged = JudgedCall("example 0", (), 0, "example 0")
     log.add(KeptCall("embed", [torch.tensor([1]), torch.tensor(1.0)], [X], judged, ["[0]"]))
     outcomes, left_out = run_calls(Lacking(device.name, Path("/")), files, log, Budget())
-    assert outcomes["embed"].lacks.startswith("its runner has no kernel of aten::embedding.out; ")
+    assert outcomes["embed"].lacks.startswith("its runner has no kernel for aten::embedding.out; ")
     assert not outcomes["embed"].faults and not outcomes["embed"].calls and not left_out
 
 
@@ -167,7 +167,7 @@ def test_a_device_is_asked_what_its_runtime_lacks(device, tmp_path, monkeypatch)
 
     monkeypatch.setattr(NativeDevice, "list_operators", list_others)
     lacks = find_lacks(workspace, device.name, [package_file()])
-    assert lacks == {"embed": ["has no kernel of aten::embedding.out"]}
+    assert lacks == {"embed": ["has no kernel for aten::embedding.out"]}
 
 
 @pytest.mark.parametrize(("seconds", "timed"), [(600.0, True), (1e-9, False)])

@@ -96,7 +96,7 @@ def test_a_wrong_number_is_seen_again_by_its_script():
             ("the reference is random: it is in training mode: drop (Dropout)", "reference"),
             "model.eval()  # before torch.export.export",
         ),
-        (("diverges before anything is rounded, by more", "quantization"), ""),
+        (("differs before anything is rounded, by more", "quantization"), ""),
         (("the source is random: it calls aten.rand", "source"), ""),
     ],
 )

@@ -102,7 +102,7 @@ def test_an_export_that_departs_from_them_fails(tmp_path):
     (failure,) = judged(read(tmp_path, write(tmp_path, tensors))).failures
     assert failure["inputs"] == EXAMPLES[1].origin
     assert failure["what"].startswith(
-        "the export diverges from heads.safetensors: absolute error 0.5"
+        "the export differs from heads.safetensors: absolute error 0.5"
     )
 
 

@@ -33,8 +33,7 @@ def find_failures(function, reference):
     outputs = call_reference(reference, program, inputs)
     recording = Recording("eager", [[RecordedCall("run", inputs, outputs)]])
     failures = judge({"run": recording}, {"run": program})["run"].failures
-    prefix = "the export diverges from eager: "
-    return [failure["what"].removeprefix(prefix) for failure in failures]
+    return [failure["what"].removeprefix("the export differs from eager: ") for failure in failures]
 
 
 def pair(x):

@@ -175,13 +175,12 @@ def test_a_toolchain_that_takes_more_to_lower_is_one_line():
     changes = [compare(take_more_to_lower), compare(take_more_to_lower), compare()]
     sentence = compare_peaks(changes)
     assert sentence == (
-        "peak memory of lowering: +200 % to +200 % in 2 of 3 packages; the most is 1,500 bytes, "
-        "was 500"
+        "peak memory of lowering: +200 % to +200 % in 2 of 3 packages; at most 1,500 bytes, was 500"
     )
     assert not changes[0].lines
     assert sentence in "\n".join(write_text("et15", VERSIONS, changes, everywhere=sentence))
     page = "\n".join(write_markdown("et15", VERSIONS, changes, everywhere=sentence))
-    assert "3 packages: 0 worse, 2 otherwise changed, 1 equal.\n\nPeak memory" in page
+    assert "3 packages: 0 worse, 2 otherwise changed, 1 identical.\n\nPeak memory" in page
 
 
 def test_the_sections_that_differ_are_named():
@@ -217,11 +216,11 @@ def test_the_worst_package_is_on_top_and_equal_ones_are_one_line():
         compared.package = name
         changes.append(compared)
     text = "\n".join(write_text("et15", VERSIONS, changes))
-    names = ["broken", "operator", "memory", "other changes", "better", "equal: 2 packages"]
+    names = ["broken", "operator", "memory", "other changes", "better", "identical: 2 packages"]
     places = [text.index(name) for name in names]
     assert places == sorted(places)
     assert "upgrade to et15: executorch 1.4.1 to 1.5.1" in text
     page = "\n".join(write_markdown("et15", VERSIONS, changes))
-    assert "6 packages: 3 worse, 1 otherwise changed, 2 equal." in page
+    assert "6 packages: 3 worse, 1 otherwise changed, 2 identical." in page
     assert page.index("`broken`") < page.index("`operator`") < page.index("`memory`")
-    assert "2 packages, byte for byte: equal-a, equal-b" in page
+    assert "2 packages (equal-a, equal-b)" in page

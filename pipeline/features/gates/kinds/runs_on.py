@@ -35,7 +35,7 @@ def _find_all(
     """Yield the runtime's refusal to run the method, then the needs found by comparing lists."""
     refusal = runtime.facts.get("refusals", {}).get(method)
     if refusal:
-        yield f"does not run it, tried in {runtime.facts['runtime']}: {refusal}"
+        yield f"can't run it (tried in {runtime.facts['runtime']}): {refusal}"
     yield from find_unmet(runtime)
 
 
