@@ -267,8 +267,8 @@ class Feature:
             torch's default dtype and device while it ran, the workspace's folder, and None or, for
             a process that can't fork, a `features.exporters.announced_deaths.Announcements`;
             returns a recording of each reference by method, as bytes for the store.
-        explain_departure: takes an exported program, its eager reference, the inputs on which they
-            differ, and the workspace's folder; returns where and why the program departs from the
+        explain_divergence: takes an exported program, its eager reference, the inputs on which they
+            differ, and the workspace's folder; returns where and why the program diverges from the
             reference, or "".
 
         Compile
@@ -399,7 +399,7 @@ class Feature:
         judge_quantization: a class like `features.quantization_loss.calls.FloatComparison`, with
             one object for a method that is quantized during the build; takes the
             `validate.call_judge.CallJudge` of the method, its `config.validation.Limits`, how its
-            program with observers departs from the float one, and its quantized program.
+            program with observers diverges from the float one, and its quantized program.
         judge_narrowed: a class like `features.ranges.narrowed.NarrowedSizes`; takes the
             `validate.interface.NarrowedInput`s of a method.
         explain_conditioning: returns how ill-conditioned a program is on an input set, and where
@@ -554,7 +554,7 @@ class Feature:
     watch_exporter: str = _moment("export")
     more_examples: str = _moment("export")
     record_references: str = _moment("export")
-    explain_departure: str = _moment("export")
+    explain_divergence: str = _moment("export")
 
     # Compile
     instead_of_compile: str = _moment("build")

@@ -52,7 +52,7 @@ class FilteredPartitioner(Partitioner):
         selection: the nodes that it may delegate, as returned by the moment `select_modules`; None
             means all.
         listed: the names in the config's options, looked up in this method by a feature.
-        warnings: where the backend departs from the config for this method; set by `partition`.
+        warnings: where the backend diverges from the config for this method; set by `partition`.
         uptake: the operators that it was offered and took; set by `partition`.
     """
 

@@ -50,7 +50,7 @@ class MethodValidator(MethodCalls):
 
     Attributes:
         cases: kinds of inputs to generate in addition to random ones (`InputSet.case`).
-        departs: how the program with observers differs from the float program, in words.
+        diverges: how the program with observers differs from the float program, in words.
         narrowed: the sizes whose range was narrowed by lowering.
         shapes: the only input shapes that the package accepts, if it lists them.
         sets: the examples that fit, followed by the generated sets.
@@ -58,7 +58,7 @@ class MethodValidator(MethodCalls):
     """
 
     cases: Sequence[str] = ()
-    departs: str = ""
+    diverges: str = ""
     narrowed: Sequence[NarrowedInput] = ()
     shapes: Shapes | None = None
     sets: list[InputSet] = field(default_factory=list)
@@ -116,7 +116,7 @@ class MethodValidator(MethodCalls):
         self.result.outputs = names
         self.package = Session(self.files)
         if self.quantized is not None:
-            facts = (self.judge, self.limits, self.departs, self.quantized)
+            facts = (self.judge, self.limits, self.diverges, self.quantized)
             judges = call_all("judge_quantization", *facts)
             self.judge.quantization = next(judges, None)
         if not self.result.not_run:

@@ -60,7 +60,7 @@ def validate_package(
     budget: Budget | None = None,
     selected: Collection[str] | None = None,
     describe_instruction: Callable[[str, int], str] = lambda method, instruction: "",
-    departures: Mapping[str, str] | None = None,
+    divergences: Mapping[str, str] | None = None,
     narrowed: Mapping[str, Sequence[NarrowedInput]] | None = None,
     without_examples: Collection[str] = (),
     shapes: Mapping[str, Shapes] | None = None,
@@ -90,7 +90,7 @@ def validate_package(
         selected: the methods to validate, by default all; others get no verdict.
         describe_instruction: returns the source line that an instruction of a method comes from, or
             "".
-        departures: by method, how its program with observers differs from the float program.
+        divergences: by method, how its program with observers differs from the float program.
         narrowed: by method, the sizes whose range was narrowed by lowering.
         without_examples: the methods whose only examples are the arguments of their export.
         shapes: by method, the only input shapes that the package accepts, if it lists some.
@@ -138,7 +138,7 @@ def validate_package(
                 cases=(cases or {}).get(name, ()),
                 keep=keep,
                 quantized=(quantized or {}).get(name),
-                departs=(departures or {}).get(name, ""),
+                diverges=(divergences or {}).get(name, ""),
                 narrowed=(narrowed or {}).get(name, ()),
                 shapes=(shapes or {}).get(name),
                 budget=budget,

@@ -34,7 +34,7 @@ def test_all_that_a_moment_imports_counts(feature):
         ("inspection/section.py", {"validate"}),
         ("gates/judge.py", {"validate"}),
         ("latency/latency.py", {"measure", "validate"}),
-        ("departures/trace.py", {"export"}),
+        ("divergences/trace.py", {"export"}),
         ("exporters/exporter.py", {"export", "measure"}),
         ("quantization/quantize.py", {"plan", "export", "compile", "measure"}),
         ("provenance/attest.py", set()),

@@ -126,12 +126,12 @@ def _answer(function: Callable[[], Json], writing: Connection) -> None:
 
 
 def validated(
-    sample: Sample, files: Files, seed: int, departures: Mapping[str, str] | None = None
+    sample: Sample, files: Files, seed: int, divergences: Mapping[str, str] | None = None
 ) -> Validation:
     """Validate as `doit validate` would.
 
     Args:
-        departures: how each method's program with observers departs from the float program.
+        divergences: how each method's program with observers diverges from the float program.
     """
     with tempfile.TemporaryDirectory() as folder:
         pte = Path(folder, "model.pte")
@@ -153,7 +153,7 @@ def validated(
             },
             sequences=None if sample.shares_state else (),
             quantized=sample.quantized,
-            **({"departures": departures} if departures else {}),
+            **({"divergences": divergences} if divergences else {}),
         )
 
 

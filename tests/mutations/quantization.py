@@ -34,7 +34,7 @@ from .trained import Task
 # damage.
 SQNR_BELOW, AGREEMENT_BELOW = 3.0, 0.1
 SETTINGS = ("without limits", "with limits")
-# A program, and how it departs with observers, before anything is rounded: "" if it agrees.
+# A program, and how it diverges with observers, before anything is rounded: "" if it agrees.
 Quantized = tuple[ExportedProgram, str]
 
 
@@ -54,9 +54,9 @@ class Record(NamedTuple):
 
 def judge(task: Task, damage: str = "") -> Record:
     """Judge the correct quantization, or a damaged one."""
-    limits, program, departs = choose_limits(task), quantize_rightly(task), ""
+    limits, program, diverges = choose_limits(task), quantize_rightly(task), ""
     if damage:
-        program, departs = DAMAGES[damage](task, Random(f"{task.name}/{damage}"))
+        program, diverges = DAMAGES[damage](task, Random(f"{task.name}/{damage}"))
         # The damage must be one that a user would mind.
         assert (measure(task, program).sqnr_db or 0.0) < limits["min_sqnr"]
     for node in program.graph.nodes:
@@ -68,9 +68,9 @@ def judge(task: Task, damage: str = "") -> Record:
         examples={"f": task.examples},
         quantized={"f": program},
     )
-    departures = {"f": departs} if departs else {}
+    divergences = {"f": diverges} if diverges else {}
     validations = [
-        validated(each, each.files, 0, departures)
+        validated(each, each.files, 0, divergences)
         for each in (sample, replace(sample, limits=limits))
     ]
     sentences = tuple(tuple(validation.failures) for validation in validations)

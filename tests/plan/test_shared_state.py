@@ -128,7 +128,7 @@ def build_model(bench):
 
 
 def run_sequence(bench, package):
-    """Return how far each call of a sequence departs from the eager model."""
+    """Return how far each call of a sequence diverges from the eager model."""
     loaded = load_package(bench.root / "build" / package / f"{package}.pte")
     eager = build_model(bench)
     generator = torch.Generator().manual_seed(0)

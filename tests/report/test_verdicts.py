@@ -355,7 +355,7 @@ def test_a_failure_that_was_not_looked_into_says_so_in_junit_too():
 def referenced(verdict, **more):
     reference = {
         "verdict": verdict,
-        "reason": "" if verdict == "passed" else "decode: it departs",
+        "reason": "" if verdict == "passed" else "decode: it diverges",
         "compared": ["reference('decode')"],
         "calls": 4,
         "max_abs": 0.0 if verdict == "passed" else 1.5,

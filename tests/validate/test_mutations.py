@@ -42,7 +42,7 @@ UNREADABLE = {
 # of located damages still counts them.
 UNLOCATED = {
     "static/xnnpack_zero_point": "XNNPACK does not load it, so no value can be compared",
-    "branching/condition_inverted": "a sum before it cancels, and departs first by min_sqnr",
+    "branching/condition_inverted": "a sum before it cancels, and diverges first by min_sqnr",
     "layouts/memory_overlapping": "an output is right when it is computed, and overwritten later",
 }
 REPRESENTATIVE = {

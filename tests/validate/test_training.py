@@ -99,7 +99,7 @@ def test_other_weights_and_gradients_fail_by_their_names(tmp_path):
     assert {"gradient of parameter 'scale'", "parameter 'layer.weight'"} <= failed
 
 
-def test_where_a_gradient_departs_first(tmp_path):
+def test_where_a_gradient_diverges_first(tmp_path):
     program = joint(tmp_path)
     x = torch.randn(2, 3)
     made = build({"train": program})

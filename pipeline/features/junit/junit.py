@@ -190,7 +190,7 @@ def _add_quantization(
 
 
 def _add_reference(
-    suite: Xml.Element, classname: str, reference: Json, departs: Sequence[str]
+    suite: Xml.Element, classname: str, reference: Json, diverges: Sequence[str]
 ) -> None:
     verdict = reference["verdict"]
     why = _describe_reference(reference)
@@ -198,7 +198,7 @@ def _add_reference(
         skipped = ""
     else:
         skipped = f"{verdict}: {why}"
-    _add_case(suite, classname, "reference", departs, skipped, why)
+    _add_case(suite, classname, "reference", diverges, skipped, why)
 
 
 def _describe_reference(reference: Json) -> str:

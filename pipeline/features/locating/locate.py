@@ -169,8 +169,8 @@ def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
     inputs = case.sequence[-1][1]
     by_float = case.advance(case.evidence.sources).call(inputs, ())
     by_quantized = case.advance(case.lowered_programs).call(inputs, ())
-    # Backends round in their own ways. A departure from the quantized program counts as rounding if
-    # it is smaller than that program's departure from the float program.
+    # Backends round in their own ways. A divergence from the quantized program counts as rounding
+    # if it is smaller than that program's divergence from the float program.
     case.floor = min(least_sqnr(by_quantized, by_float) - MARGIN_DB, _MOST_DB)
     if (
         case.source_limits is not None

@@ -120,7 +120,7 @@ def _lower_again(
 def _find_failed_quantized(
     validation: Validation, subject: Subject
 ) -> dict[str, ExportedProgram]:
-    """Return the quantized programs of the methods that depart only from these programs.
+    """Return the quantized programs of the methods that diverge only from these programs.
 
     Raises:
         MissingBlobError: the store has lost a program.

@@ -1,8 +1,8 @@
-"""Locates where a device departs from this machine when both run the same bytes.
+"""Locates where a device diverges from this machine when both run the same bytes.
 
 The device records the values of its instructions, and `own_errors.py` finds the first instruction
-that departs by itself. This module computes its share of the outputs' error and names its operator.
-A delegate that departs is cut into parts, each of which runs both on the device and here.
+that diverges by itself. This module computes its share of the outputs' error and names its
+operator. A delegate that diverges is cut into parts, each of which runs on the device and here.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Failure(Protocol):
 def locate_on_device(
     measurement: Measurement, failure: Failure, budget: Budget
 ) -> tuple[list[Culprit], list[str]]:
-    """Return the first instruction at which a device departs, and notes on what remains unknown.
+    """Return the first instruction at which a device diverges, and notes on what remains unknown.
 
     Args:
         budget: the time limit.
@@ -78,10 +78,10 @@ def locate_on_device(
         collect_evidence(measurement.subject, measurement.files, budget),
         measurement.validation,
     )
-    return locate_departure(evidence, failure, budget)
+    return locate_divergence(evidence, failure, budget)
 
 
-def locate_departure(
+def locate_divergence(
     evidence: Evidence, failure: Failure, budget: Budget
 ) -> tuple[list[Culprit], list[str]]:
     """Do the work of `locate_on_device`, given the known facts about the package.
@@ -224,7 +224,7 @@ def _describe(
 
 
 def _find_result_place(case: FailureCase, own_error: OwnError) -> int | None:
-    """Return the place of the node whose value is the departing result of a delegate."""
+    """Return the place of the node whose value is the diverging result of a delegate."""
     for call in case.lowered.instructions.delegates:
         if call.index == own_error.index and own_error.result < len(call.outputs):
             return call.outputs[own_error.result]
@@ -234,7 +234,7 @@ def _find_result_place(case: FailureCase, own_error: OwnError) -> int | None:
 def _look_into_delegate(
     case: FailureCase, failure: Failure, own_error: OwnError, spot: Spot
 ) -> tuple[int | None, OutputError | None, str]:
-    """Return the place of the node at which a delegate departs, its error, and how it was found.
+    """Return the place of the node at which a delegate diverges, its error, and how it was found.
 
     If no node is found, return None and the reason.
     """

@@ -1,4 +1,4 @@
-"""Runs the interpreter in step with a device's recording, and finds what departs by itself.
+"""Runs the interpreter in step with a device's recording, and finds what diverges by itself.
 
 Each instruction is computed here from the values that the device had, and later instructions
 continue with the device's results. The error of an instruction is thus its own, whatever came
@@ -43,7 +43,7 @@ class OwnError:
 
     Attributes:
         index: the number of the instruction.
-        result: which of its results departs.
+        result: which of its results diverges.
         actual: the device's value.
         tolerance: the tolerance that the error exceeds.
         call: the number of the call; `visit` counts earlier runs of the instruction in that call.
@@ -74,7 +74,7 @@ def find_own_error(
     scale: float,
     unrecorded: list[int],
 ) -> tuple[OwnError | None, int]:
-    """Return the first instruction that departs by itself, and how many others do.
+    """Return the first instruction that diverges by itself, and how many others do.
 
     Values are checked against shares of the limits, the widest first.
 
@@ -103,7 +103,7 @@ def _iter_own_errors(
     tolerances: Sequence[Tolerance],
     unrecorded: list[int],
 ) -> Iterator[OwnError]:
-    """Run the interpreter in step with the device's recording; yield each departure.
+    """Run the interpreter in step with the device's recording; yield each divergence.
 
     Args:
         unrecorded: a list that receives the instruction of each value the device did not record.
@@ -141,7 +141,7 @@ def _take_results(
 ) -> list[OwnError]:
     """Replace the results of the last instruction with the device's.
 
-    Return the results that depart, leaving out those that nothing reads.
+    Return the results that diverge, leaving out those that nothing reads.
     """
     own_errors = []
     for result, value_index, actual in _pair_results(method, executed):
@@ -203,6 +203,6 @@ def _find_exceeded(
         return None
     error = compare(actual, expected)
     for tolerance in tolerances:
-        if tolerance.departs(error, actual, expected):
+        if tolerance.diverges(error, actual, expected):
             return tolerance
     return None

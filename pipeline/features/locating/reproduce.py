@@ -37,7 +37,7 @@ from pipeline.validate.metrics import compare
 FOLDER = "reproduce"
 _RECORD = "reproduce.json"
 _INPUTS, _EXPECTED, _VALUE = (
-    f"{n}.safetensors" for n in ("inputs", "expected", "departure")
+    f"{n}.safetensors" for n in ("inputs", "expected", "divergence")
 )
 _SCRIPT = '''"""Shows how the method '{method}' of '{package}' fails, and where it diverges first.
 
@@ -74,7 +74,7 @@ def make_reproduction(
     calls = [(name, flatten(programs[name], inputs)) for name, inputs in located.calls]
     sources = Source.with_common_state({name: programs[name] for name, _ in calls})
     expected = [sources[name].run_flat(inputs) for name, inputs in calls]
-    departs = [
+    diverges = [
         {"instruction": compared.index, "output": compared.output, "call": call}
         for call, compared in located.first.items()
     ]
@@ -89,7 +89,7 @@ def make_reproduction(
         ],
         "culprits": list(located.culprits),
         "notes": list(located.notes),
-        "departs": next(iter(departs), None),
+        "diverges": next(iter(diverges), None),
     }
     folder = f"{FOLDER}/{method}"
     place = f"build/{package}/{folder}"
@@ -160,7 +160,7 @@ def _reproduce(folder: Path, record: Mapping[str, Any]) -> int:
     shown = [line for line, _ in lines]
     if failed:
         shown += [culprit["what"] for culprit in record["culprits"]]
-        if where := record["departs"]:
+        if where := record["diverges"]:
             (expected_value,) = load_inputs((folder / _VALUE).read_bytes())[0].args
             shown += _divergence(files, calls, where, expected_value)
         shown += record["notes"]

@@ -202,10 +202,10 @@ class Tolerance:
         self.share = share
         self._rounds_otherwise = rounds_otherwise
 
-    def departs(
+    def diverges(
         self, error: OutputError, actual: Any, expected: Any, node: Node | None = None
     ) -> bool:
-        """Return whether a value, which `node` gives, departs from the expected one."""
+        """Return whether a value, which `node` gives, diverges from the expected one."""
         if error.mismatch is not None or error.disagreeing:
             return True
         if not _is_inexact(expected):
@@ -227,17 +227,17 @@ class Tolerance:
         rtol = (self.limits.rtol or 0.0) * self.share
         return not find_worst_place(error, actual, expected, max(atol, least), rtol).ok
 
-    def departs_at(self, compared: Compared, node: Node) -> bool:
-        """Return whether a compared value departs from its node's."""
-        return self.departs(compared.error, compared.actual, compared.expected, node)
+    def diverges_at(self, compared: Compared, node: Node) -> bool:
+        """Return whether a compared value diverges from its node's."""
+        return self.diverges(compared.error, compared.actual, compared.expected, node)
 
     def first_error(
         self, actual: Iterable[Any], expected: Iterable[Any]
     ) -> OutputError | None:
-        """Return the error of the first value that departs, or None if none does."""
+        """Return the error of the first value that diverges, or None if none does."""
         for value, reference in zip(actual, expected, strict=False):
             error = compare(value, reference)
-            if self.departs(error, value, reference):
+            if self.diverges(error, value, reference):
                 return error
         return None
 
@@ -255,7 +255,7 @@ def first_divergence(
         tolerance = Tolerance(limits, scale, share)
         diverging = []
         for compared in walked.compared:
-            if tolerance.departs_at(compared, source.nodes[compared.place]):
+            if tolerance.diverges_at(compared, source.nodes[compared.place]):
                 diverging.append(compared)
         leading = _leading(diverging, walked, source)
         if leading is not None:
@@ -273,7 +273,7 @@ def inputs_agree(
     agreeing = set()
     for value in walked.compared:
         node = source.nodes[value.place]
-        if value.visit == compared.visit and not tolerance.departs_at(value, node):
+        if value.visit == compared.visit and not tolerance.diverges_at(value, node):
             agreeing.add(node)
     for argument in source.nodes[compared.place].all_input_nodes:
         is_given = argument.op in ("placeholder", "get_attr")

@@ -6,7 +6,7 @@ kind       the inputs and the key of quantize actions
 perform    turns a method's program into a quantized one in the store
 quantize   annotates, observes inputs, converts, exports again
 facts      the share of weights and compute that was quantized, and why the rest was not
-prepared   whether a program with observers still agrees with the float one, and where it departs
+prepared   whether a program with observers still agrees with the float one, and where it diverges
 """
 
 from __future__ import annotations

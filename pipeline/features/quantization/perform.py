@@ -23,7 +23,7 @@ from pipeline.features.quantization.quantize import (
     check_batches,
     quantize,
 )
-from pipeline.features.quantization.warnings import describe_departure, find_warnings
+from pipeline.features.quantization.warnings import describe_divergence, find_warnings
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.parts import CALIBRATION
 from pipeline.program.archive import save_programs
@@ -93,16 +93,16 @@ def _quantize(
         ]
         for warning in facts["warnings"]:
             _log.warning("%s: %s", method, warning)
-        departure = ""
+        divergence = ""
         if notes.prepared is not None and notes.prepared["agrees"] is False:
-            departure = describe_departure(notes.prepared)
+            divergence = describe_divergence(notes.prepared)
         return {
             "program": file.digest,
             "blobs": [file.digest],
             "origins": origins,
             "facts": facts,
             "prepared": notes.prepared,
-            "departure": departure,
+            "divergence": divergence,
         }
 
 

@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from pipeline.features.quantization.departure import find_departure
+from pipeline.features.quantization.divergence import find_divergence
 from pipeline.features.quantization.noise import (
     NO_NOISE,
     Noise,
@@ -119,26 +119,26 @@ class PreparedComparison:
         """Return the figures of each output, the worst first, and whether all agree, as JSON.
 
         `agrees` is None if rounding alone moves an output too far to judge it. Runs `prepared`
-        again if an output departs; the caller restores its state.
+        again if an output diverges; the caller restores its state.
         """
         base = -_decibels(max(_LEAST, _UNITS * _coarsest_eps(self._program)))
         outputs = []
         verdicts = []
-        departing = []
+        diverging = []
         for tally in sorted(self._tallies, key=lambda tally: tally.total.sqnr):
             agrees, limit = self._judge_output(tally, base)
             outputs.append(tally.to_json(agrees, limit))
             verdicts.append(agrees)
             if agrees is False:
-                departing.append((tally, limit))
-        departure = None
-        if departing and departing[0][0].inputs is not None:
-            departure = self._find_departure(prepared, *departing[0])
+                diverging.append((tally, limit))
+        divergence = None
+        if diverging and diverging[0][0].inputs is not None:
+            divergence = self._find_divergence(prepared, *diverging[0])
         return {
             "agrees": _join_verdicts(verdicts),
             "calls": self._calls,
             "outputs": outputs,
-            "departure": departure,
+            "divergence": divergence,
         }
 
     def _judge_output(
@@ -171,7 +171,7 @@ class PreparedComparison:
             worst = min(worst, measure_noise(values[1], values[0]).sqnr)
         return worst
 
-    def _find_departure(
+    def _find_divergence(
         self, prepared: GraphModule, tally: _OutputTally, limit: float
     ) -> dict[str, Any] | None:
         assert tally.inputs is not None
@@ -180,10 +180,10 @@ class PreparedComparison:
         source = self._source.module
         try:
             with torch.no_grad(), seeded(tally.call):
-                return find_departure(
+                return find_divergence(
                     self._program, source, prepared, leaves, same_leaves, limit
                 )
-        except Exception:  # the figures show the departure, if not its place
+        except Exception:  # the figures show the divergence, if not its place
             _log.warning("the operator that diverges can't be found", exc_info=True)
             return None
 

@@ -23,7 +23,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
-from pipeline.features.quantization.departure import rounds_values, run_unobserved
+from pipeline.features.quantization.divergence import rounds_values, run_unobserved
 from pipeline.features.quantization.dynamic_shapes import describe_dynamic_shapes
 from pipeline.features.quantization.memory import releasing_floats
 from pipeline.features.quantization.observers import ObserverRanges

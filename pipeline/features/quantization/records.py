@@ -8,10 +8,10 @@ from pipeline.store.digest import Digest
 from pipeline.store.forms import Count
 from pipeline.store.quantized import QUANTIZATION_FACTS, Decibels
 
-# The first operator at which the prepared program departs from the float one, and its place in the
+# The first operator at which the prepared program diverges from the float one, and its place in the
 # float program; the operators that were `folded` into it, each with its module; and its weight, if
 # other operators read it too.
-_DEPARTURE = {
+_DIVERGENCE = {
     "node": str,
     "place": (Count, None),
     "operator": str,
@@ -37,7 +37,7 @@ PREPARED = {
             "generated": bool,
         }
     ],
-    "departure": (_DEPARTURE, None),
+    "divergence": (_DIVERGENCE, None),
 }
 
 QUANTIZE: dict[str, Any] = {
@@ -46,5 +46,5 @@ QUANTIZE: dict[str, Any] = {
     "origins": list[dict[str, Count]],
     "facts": QUANTIZATION_FACTS,
     "prepared": (PREPARED, None),  # agreement before rounding
-    "departure": str,  # in words, if it doesn't agree
+    "divergence": str,  # in words, if it doesn't agree
 }

@@ -25,7 +25,7 @@ def find_warnings(
         float_operators: number of operators in control flow, which stays in floating point.
     """
     if prepared is not None and prepared["agrees"] is False:
-        yield describe_departure(prepared)
+        yield describe_divergence(prepared)
     if not facts["weights"]["quantized"] and not facts["compute"]["quantized"]:
         yield (
             f"{facts['quantizer']} quantized none of its weights and none of its compute; leave "
@@ -39,27 +39,27 @@ def find_warnings(
     yield from _describe_observers(facts["observers"])
 
 
-def describe_departure(prepared: Mapping[str, Any]) -> str:
-    """Return where a prepared program departs from its float one, and what to do about it."""
+def describe_divergence(prepared: Mapping[str, Any]) -> str:
+    """Return where a prepared program diverges from its float one, and what to do about it."""
     worst = prepared["outputs"][0]
     text = (
         f"{worst['output']} differs from the float program before anything is rounded, by more "
         "than float arithmetic can explain"
     )
-    departure = prepared["departure"]
-    if departure is None:
+    divergence = prepared["divergence"]
+    if divergence is None:
         return f"{text}; its quantizer changes the method: leave `quantize` out"
-    text += f"; it begins at {_place(departure['operator'], departure['module'])}"
+    text += f"; it begins at {_place(divergence['operator'], divergence['module'])}"
     folded = [
-        _place(*operator_and_module) for operator_and_module in departure["folded"]
+        _place(*operator_and_module) for operator_and_module in divergence["folded"]
     ]
     if not folded:
         return f"{text}, which the quantizer changes: leave `quantize` out"
     text += f", with {' and '.join(folded)} folded into it"
-    if departure["shared"]:
+    if divergence["shared"]:
         return (
-            f"{text}: other calls read {departure['shared']} too, and it is folded more than once; "
-            "give each call a module of its own"
+            f"{text}: other calls read {divergence['shared']} too, "
+            "and it is folded more than once; give each call a module of its own"
         )
     return f"{text}: fold it before the export, or leave `quantize` out"
 

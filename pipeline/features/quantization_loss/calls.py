@@ -32,7 +32,7 @@ class FloatComparison:
     Args:
         calls: the judge of the method's calls.
         limits: the limits of the config.
-        departs: how the program with observers departs from the float one; "" if it doesn't.
+        diverges: how the program with observers diverges from the float one; "" if it doesn't.
         quantized: the quantized program.
     """
 
@@ -40,13 +40,13 @@ class FloatComparison:
         self,
         calls: CallJudge,
         limits: Limits,
-        departs: str,
+        diverges: str,
         quantized: ExportedProgram,
     ) -> None:
         self._calls = calls
         self._quantized = quantized
         self._result = calls.result
-        self._loss = QuantizationJudge(self._result.outputs, limits, departs)
+        self._loss = QuantizationJudge(self._result.outputs, limits, diverges)
         # How far the float program moves, relative to the limits of the config.
         self._movement: list[Any] = list(call_all("judge_movement"))
         self._noisiest: Sequence[tuple[str, InputSet]] = ()
@@ -103,14 +103,14 @@ class FloatComparison:
     def conclude(self, program: ExportedProgram, examples: Sequence[InputSet]) -> None:
         """Add the verdict on the quantization of the float `program` to the result.
 
-        Each departure is added as a failure.
+        Each divergence is added as a failure.
         """
         result = self._result
-        departures = self._loss.find_departures()
+        divergences = self._loss.find_divergences()
         cause = ""
-        if departures and self._calls.has_examples:
+        if divergences and self._calls.has_examples:
             cause = describe_far_inputs(self._quantized, examples)
-        for output, fault in departures:
+        for output, fault in divergences:
             result.fail(f"{fault}{cause}", output=output, about="quantization")
             if not result.failing:
                 result.failing = self._noisiest

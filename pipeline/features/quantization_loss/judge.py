@@ -142,18 +142,18 @@ class QuantizationJudge:
     Attributes:
         outputs: the names of the outputs.
         limits: the limits of the config.
-        departs: how the program with observers, which rounds nothing yet, departs from the float
+        diverges: how the program with observers, which rounds nothing yet, diverges from the float
             one; "" if it agrees to float accuracy, or if that isn't known.
         examples: by output, the sums over all calls on examples.
         generated: by output, the sums over all calls on other inputs.
     """
 
     def __init__(
-        self, outputs: Sequence[str], limits: Limits, departs: str = ""
+        self, outputs: Sequence[str], limits: Limits, diverges: str = ""
     ) -> None:
         self.outputs = outputs
         self.limits = limits
-        self.departs = departs
+        self.diverges = diverges
         self.examples: dict[int, PooledOutput] = {}
         self.generated: dict[int, PooledOutput] = {}
 
@@ -176,14 +176,14 @@ class QuantizationJudge:
         """The limits on accuracy that the config sets."""
         return [name for name in LIMITS if getattr(self.limits, name) is not None]
 
-    def find_departures(self) -> list[tuple[str, str]]:
-        """Return the outputs that depart too far from the float ones, each with its fault.
+    def find_divergences(self) -> list[tuple[str, str]]:
+        """Return the outputs that diverge too far from the float ones, each with its fault.
 
         All examples are taken together. "" stands for all outputs.
         """
-        departures = []
-        if self.departs:
-            departures.append(("", self.departs))
+        divergences = []
+        if self.diverges:
+            divergences.append(("", self.diverges))
         for place, pool in self.examples.items():
             name = self.outputs[place]
             for fault in (
@@ -191,8 +191,8 @@ class QuantizationJudge:
                 _check_agreement(pool, self.limits.min_agreement),
             ):
                 if fault:
-                    departures.append((name, fault))
-        return departures
+                    divergences.append((name, fault))
+        return divergences
 
     def judge(
         self, failed: bool, left_out: int = 0, random: bool = False
@@ -200,7 +200,7 @@ class QuantizationJudge:
         """Return the verdict with its reason and figures.
 
         Args:
-            failed: whether a call, or a departure from `find_departures`, exceeds a limit.
+            failed: whether a call, or a divergence from `find_divergences`, exceeds a limit.
             left_out: the number of examples that there was no time for.
             random: whether the method samples.
         """

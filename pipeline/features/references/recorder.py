@@ -213,14 +213,14 @@ class ReferenceRecorder:
         The exported programs are compared with the sequence right away.
         """
         recorded = self._run(calls)
-        departure, skipped = recording.departure, [*recording.skipped]
+        divergence, skipped = recording.divergence, [*recording.skipped]
         if self._label(calls) not in self._deaths:
             for step, outcome in enumerate(self._comparison.compare(recorded), 1):
                 if outcome.skipped:
                     skipped.append((outcome.where, outcome.skipped))
                     recorded = recorded[: step - 1]
-                elif outcome.departs and not (outcome.is_form or departure):
-                    departure = self._locate(recorded[:step])
+                elif outcome.diverges and not (outcome.is_form or divergence):
+                    divergence = self._locate(recorded[:step])
         elif recorded[0].inputs.generated or len(calls) > 1:
             skipped.append(
                 (recorded[0].inputs.origin, f"the reference raises {recorded[0].error}")
@@ -239,7 +239,7 @@ class ReferenceRecorder:
             recorded = []
         sequences = [*recording.sequences, *([recorded] if recorded else [])]
         return replace(
-            recording, sequences=sequences, departure=departure, skipped=skipped
+            recording, sequences=sequences, divergence=divergence, skipped=skipped
         )
 
     def _label(self, calls: Calls, seed: int = _SEED) -> str:
@@ -318,7 +318,7 @@ class ReferenceRecorder:
         ]
 
     def _locate(self, calls: Sequence[RecordedCall]) -> str:
-        """Return where the exported program departs in the last of these calls.
+        """Return where the exported program diverges in the last of these calls.
 
         It is "" if the place can't be found, or if the reference's own error says it.
         """
@@ -340,9 +340,9 @@ class ReferenceRecorder:
                 )
                 arguments = program, reference, last.inputs, self._root
                 return "; ".join(
-                    filter(None, call_all("explain_departure", *arguments))
+                    filter(None, call_all("explain_divergence", *arguments))
                 )
-        except Exception as problem:  # this must not hide the departure
+        except Exception as problem:  # this must not hide the divergence
             log_traceback(problem)
             return ""
         finally:

@@ -81,7 +81,7 @@ class CallOutcome:
         return [output.name for output in self.outputs if output.wrong]
 
     @property
-    def departs(self) -> bool:
+    def diverges(self) -> bool:
         return bool(self.wrong or self.wrong_outputs)
 
 
@@ -261,8 +261,8 @@ def _judge(
 ) -> OutputOutcome:
     """Judge an output by wide and capped limits.
 
-    Beyond the wide limits it departs, and within the capped ones it doesn't. In between, nothing is
-    shown.
+    Beyond the wide limits it diverges, and within the capped ones it doesn't. In between, nothing
+    is shown.
     """
     error = compare(actual, expected)
     faults, of_wide = judge_output(error, actual, expected, limits.wide)

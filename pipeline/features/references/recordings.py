@@ -52,7 +52,7 @@ class Recording:
         here: whether PyTorch ran it with the export, so that both round alike.
         random: how the reference differs from itself, in words; "" if it is deterministic.
         repeats: for a random reference, outputs of repeated calls on the inputs of the first call.
-        departure: where the exported program departs from the reference, in words; "" if unknown.
+        divergence: where the exported program diverges from the reference, in words; "" if unknown.
         skipped: input sets whose outputs were not recorded, with the reasons.
     """
 
@@ -61,7 +61,7 @@ class Recording:
     here: bool = True
     random: str = ""
     repeats: Sequence[Outputs] = ()
-    departure: str = ""
+    divergence: str = ""
     skipped: Sequence[tuple[str, str]] = ()
 
 
@@ -74,7 +74,7 @@ def save_recording(recording: Recording) -> bytes:
         "origin": recording.origin,
         "here": recording.here,
         "random": recording.random,
-        "departure": recording.departure,
+        "divergence": recording.divergence,
         "sequences": [list(map(_call_tree, calls)) for calls in recording.sequences],
         "repeats": [dict(outputs) for outputs in recording.repeats],
         "skipped": [list(skip) for skip in recording.skipped],

@@ -38,7 +38,7 @@ _SPLIT = (
 class ReferenceJudge:
     """Compares a method with its recordings, and adds the verdict to the method's result.
 
-    Each departure is added as a failure.
+    Each divergence is added as a failure.
 
     Args:
         programs: the programs of all methods of the package, since some recordings call several
@@ -164,7 +164,7 @@ class ReferenceJudge:
         of_limit: float | None = None,
     ) -> None:
         self._failed = True
-        place = f"; {recording.departure}" if recording.departure else ""
+        place = f"; {recording.divergence}" if recording.divergence else ""
         sentence = f"the export differs from {recording.origin}: {fault}{place}"
         self._result.fail(sentence, where, output, "reference", of_limit)
 
@@ -234,12 +234,12 @@ class ReferenceJudge:
 
     def _verdict(self) -> tuple[Verdict, str]:
         if self._failed:
-            departures = [
+            divergences = [
                 failure
                 for failure in self._result.failures
                 if failure["about"] == "reference"
             ]
-            return "failed", describe_failure(departures[0])
+            return "failed", describe_failure(divergences[0])
         if self._unjudged:
             names = listed([*self._unjudged], _MOST_NAMED)
             return (

@@ -28,14 +28,14 @@ class Quantized(NamedTuple):
     Attributes:
         origins: where its nodes come from (`program.graphs.find_origins`).
         facts: `store.quantized.QUANTIZATION_FACTS`.
-        departure: how it differs from the float program before any rounding, in words; "" if it
+        divergence: how it differs from the float program before any rounding, in words; "" if it
             doesn't, or if that is unknown.
     """
 
     program: ExportedProgram
     origins: list[dict[str, int]]
     facts: Mapping[str, Any]
-    departure: str
+    divergence: str
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:
@@ -57,7 +57,7 @@ def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
     archive = store.verified_path(entry.result["program"])
     program = load_program(archive, QUANTIZED_ENTRY, without_pickle=True)
     result = entry.result
-    return Quantized(program, result["origins"], result["facts"], result["departure"])
+    return Quantized(program, result["origins"], result["facts"], result["divergence"])
 
 
 def load_examples(source: MethodSource, store: Store) -> list[InputSet]:

@@ -145,7 +145,7 @@ def _run(
         budget,
         subject.asked,
         subject.describe_instruction,
-        {name: method.departure for name, method in quantized.items()},
+        {name: method.divergence for name, method in quantized.items()},
         subject.narrowed,
         subject.without_examples,
         subject.listed_shapes,

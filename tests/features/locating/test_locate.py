@@ -132,8 +132,8 @@ def test_a_weight_that_is_not_the_programs():
     assert (culprit["operator"], culprit["module"]) == ("aten.linear.default", "second")
     assert culprit["kind"] == "operator"
     assert "all its inputs agree" in culprit["what"]
-    (departure,) = located.first.values()
-    assert departure.expected.shape == (4, 8)
+    (divergence,) = located.first.values()
+    assert divergence.expected.shape == (4, 8)
     assert located.notes == ()
 
 
@@ -326,7 +326,7 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
 
 @pytest.mark.slow
 def test_a_gelu_that_is_computed_by_another_formula_is_no_other_method():
-    """XNNPACK computes both with erf. Their outputs are similar, and only the operator departs."""
+    """XNNPACK computes both with erf. Their outputs are similar, and only the operator diverges."""
 
     class Gelu(Net):
         def __init__(self, formula):

@@ -1,4 +1,4 @@
-"""A device's departure from this machine is traced to the instruction that departs by itself.
+"""A device's divergence from this machine is traced to the instruction that diverges by itself.
 
 The device is the interpreter, whose only difference is one kernel with another result;
 `tests/features/native/test_locating.py` uses a real runner.
@@ -24,7 +24,7 @@ from pipeline.features.locating.interpreter.execute import (
     steps,
     store_value,
 )
-from pipeline.features.locating.on_device import locate_departure
+from pipeline.features.locating.on_device import locate_divergence
 from pipeline.features.locating.walk import Tolerance
 from pipeline.validate.budget import Budget
 from pipeline.validate.metrics import compare
@@ -91,7 +91,7 @@ def FILES():  # noqa: N802 - as a constant, but made when first needed
 
 
 def locate(device, budget=None):
-    return locate_departure(built().evidence(), device, budget or Budget())
+    return locate_divergence(built().evidence(), device, budget or Budget())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_the_first_one_alone_does_to_the_output_is_its_share():
     assert "more value" not in culprit["what"]
 
 
-def test_state_that_departs_in_an_earlier_call():
+def test_state_that_diverges_in_an_earlier_call():
     def change(call, value):
         return value + 1 if call == 0 else value
 
@@ -179,10 +179,10 @@ def test_one_step_of_a_quantized_value_is_rounding_between_processors():
     expected = torch.tensor([3, 4], dtype=torch.int8)
     limits = Limits(atol=0.0, rtol=0.0)
     between = Tolerance(limits, 1.0, rounds_otherwise=True)
-    for steps_away, departs in ((1, False), (2, True)):
+    for steps_away, diverges in ((1, False), (2, True)):
         actual = expected + torch.tensor([steps_away, 0], dtype=torch.int8)
-        assert between.departs(compare(actual, expected), actual, expected) is departs
-        assert Tolerance(limits, 1.0).departs(compare(actual, expected), actual, expected)
+        assert between.diverges(compare(actual, expected), actual, expected) is diverges
+        assert Tolerance(limits, 1.0).diverges(compare(actual, expected), actual, expected)
 
 
 def test_a_quantized_value_is_traced_to_what_computes_it():

@@ -60,7 +60,7 @@ def test_it_fails_until_the_package_is_mended(workspace):
 
 def test_it_holds_no_pickle_and_no_path_of_this_machine():
     made = files()
-    tensors = [f"{name}.safetensors" for name in ("departure", "expected", "inputs")]
+    tensors = [f"{name}.safetensors" for name in ("divergence", "expected", "inputs")]
     names = [*tensors, "reproduce.json", "reproduce.py"]
     assert sorted(made) == [f"reproduce/run/{name}" for name in names]
     record = json.loads(made["reproduce/run/reproduce.json"])

@@ -1,4 +1,4 @@
-"""Metrics in builds: failures that agree, passes that depart, and what 97 samples can't tell."""
+"""Metrics in builds: failures that agree, passes that diverge, and what 97 samples can't tell."""
 
 import json
 
@@ -111,7 +111,7 @@ def test_numbers_can_agree_where_the_metric_fails(built):
     assert row in page
 
 
-def test_numbers_can_depart_where_the_metric_holds(built):
+def test_numbers_can_diverge_where_the_metric_holds(built):
     report = read_report(built, "int8")
     (method,) = report["methods"]
     assert report["verdict"] == "passed" and method["sqnr_db"] < 80  # float32's limit

@@ -1,5 +1,5 @@
 """An int8 detector judged by its mean average precision: one package agrees in its numbers but no
-longer detects anything; the other departs in its numbers but detects as before."""
+longer detects anything; the other diverges in its numbers but detects as before."""
 
 import json
 
@@ -138,7 +138,7 @@ def test_numbers_agree_and_the_detector_fails(reports):
     assert report["verdict"] == "failed" and report["failures"] == [row["sentence"]]
 
 
-def test_numbers_depart_and_the_detector_holds(reports):
+def test_numbers_diverge_and_the_detector_holds(reports):
     report = reports["apart"]
     (method,), (row,) = report["methods"], report["metrics"]
     assert method["sqnr_db"] < reports["joined"]["methods"][0]["sqnr_db"] < 80  # float32's limit

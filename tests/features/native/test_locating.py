@@ -18,7 +18,7 @@ from torch.export.pt2_archive._package import package_pt2
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import Session
-from pipeline.features.locating.on_device import locate_departure
+from pipeline.features.locating.on_device import locate_divergence
 from pipeline.features.native.addresses import BoardAddress
 from pipeline.features.native.board import Board
 from pipeline.features.native.build import find_command
@@ -235,7 +235,7 @@ def test_the_emulator_that_is_wrong_about_sme_is_found():
     for name, is_wrong in (("qemu:max", True), ("qemu:max,sme=off", False)):
         device = NativeDevice(name, Path("/"))
         failure = DeviceFailure(device, files, [call])
-        culprits, notes = locate_departure(built.evidence(atol=0.1), failure, Budget())
+        culprits, notes = locate_divergence(built.evidence(atol=0.1), failure, Budget())
         device.close(files)
         places = [(culprit["operator"], culprit["module"]) for culprit in culprits]
         assert places == [("aten.linear.default", "first")] * is_wrong, notes

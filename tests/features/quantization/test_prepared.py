@@ -12,7 +12,7 @@ from torch.export import export
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from pipeline.features.quantization.prepared import PreparedComparison, seeded
-from pipeline.features.quantization.warnings import describe_departure
+from pipeline.features.quantization.warnings import describe_divergence
 from pipeline.program.inputs import InputSet
 
 
@@ -98,11 +98,11 @@ def test_a_wrong_fold_is_found_where_it_is():
     assert (worst["output"], worst["agrees"]) == ("output[1]", False)
     assert worst["sqnr_db"] < 20 < 100 < other["sqnr_db"]
     assert worst["inputs"].startswith("calibration input ")  # no path: keys don't contain it
-    departure = record["departure"]
-    assert (departure["operator"], departure["module"]) == ("aten.conv2d", "conv")
-    assert departure["folded"] == [("aten.batch_norm", "second")]
-    assert departure["shared"] == "conv.weight"
-    assert "give each call a module of its own" in describe_departure(record)
+    divergence = record["divergence"]
+    assert (divergence["operator"], divergence["module"]) == ("aten.conv2d", "conv")
+    assert divergence["folded"] == [("aten.batch_norm", "second")]
+    assert divergence["shared"] == "conv.weight"
+    assert "give each call a module of its own" in describe_divergence(record)
 
 
 AGREEING = {
@@ -119,7 +119,7 @@ AGREEING = {
 @pytest.mark.parametrize(("make", "inputs", "training"), AGREEING.values(), ids=AGREEING)
 def test_right_transformations_agree_as_float_does(make, inputs, training):
     record = compare(make(), inputs, training)
-    assert record["agrees"] is True and record["departure"] is None
+    assert record["agrees"] is True and record["divergence"] is None
     assert all(output["sqnr_db"] > 100 for output in record["outputs"])
 
 

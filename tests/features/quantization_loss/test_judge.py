@@ -35,7 +35,7 @@ def sets(*factors):
     return [InputSet((X * factor,), {}, f"example {n}") for n, factor in enumerate(factors)]
 
 
-def validated(made, quantized, examples=(), departures=None, not_run=None, without=(), **settings):
+def validated(made, quantized, examples=(), divergences=None, not_run=None, without=(), **settings):
     """Return the validation of a package of `made`, whose float program doesn't round."""
     pte = write("rounded.pte", lowered({"run": program(made)}).buffer)
     return validate_package(
@@ -47,7 +47,7 @@ def validated(made, quantized, examples=(), departures=None, not_run=None, witho
         {},
         not_run,
         quantized={"run": program(quantized)},
-        departures=departures,
+        divergences=divergences,
         without_examples=without,
     )
 
@@ -115,9 +115,9 @@ def test_the_floor_holds_over_all_values_of_all_examples_however_few():
     assert f"below {LEAST_SQNR:g} dB: noise at half the level of the signal" in failure
     judge = QuantizationJudge(["output"], ValidateConfig().select_limits("run"))
     judge.add([torch.zeros(2)], [torch.ones(2)], generated=False)
-    assert [output for output, _ in judge.find_departures()] == ["output"]
+    assert [output for output, _ in judge.find_divergences()] == ["output"]
     judge.add([torch.ones(100)], [torch.ones(100)], generated=False)
-    assert not judge.find_departures()  # by chance, one call in many may be near zero
+    assert not judge.find_divergences()  # by chance, one call in many may be near zero
 
 
 def test_agreement_holds_over_all_examples_together():
@@ -126,17 +126,17 @@ def test_agreement_holds_over_all_examples_together():
     right, other = torch.tensor([[1.0, 3.0]]), torch.tensor([[4.0, 3.0]])
     for actual in (right, right, other):
         judge.add([actual], [right], generated=False)
-    assert judge.find_departures() == []
+    assert judge.find_divergences() == []
     judge.add([other], [right], generated=False)
-    ((_, fault),) = judge.find_departures()
+    ((_, fault),) = judge.find_divergences()
     assert "in 2 of 4 rows of the examples is below 0.6" in fault
 
 
 def test_a_wrong_transformation_is_told_from_noise():
-    departs = "with observers alone it departs from the float program"
-    validation = validated(Rounded(64), Rounded(64), sets(1.0), {"run": departs}, min_sqnr=10)
+    diverges = "with observers alone it diverges from the float program"
+    validation = validated(Rounded(64), Rounded(64), sets(1.0), {"run": diverges}, min_sqnr=10)
     assert verdicts(validation) == ("passed", "failed")
-    assert departs in validation.failures[0]
+    assert diverges in validation.failures[0]
 
 
 PHONE = {"run": "needs a phone"}
@@ -189,9 +189,9 @@ def test_a_limit_that_says_nothing_of_an_output_does_not_judge_it(value, limits,
 def test_equal_integers_count_as_agreement():
     judge = QuantizationJudge(["o"], ValidateConfig(min_agreement=0.7).select_limits("run"))
     judge.add([torch.tensor([1, 2, 3, 4])], [torch.tensor([1, 2, 3, 0])], generated=False)
-    assert judge.find_departures() == [] and judge.judge(False)["verdict"] == "passed"
+    assert judge.find_divergences() == [] and judge.judge(False)["verdict"] == "passed"
     judge.add([torch.tensor([1, 2])], [torch.tensor([0, 0])], generated=False)
-    ((_, fault),) = judge.find_departures()
+    ((_, fault),) = judge.find_divergences()
     assert "3 of 6" in fault
 
 

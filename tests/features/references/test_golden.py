@@ -96,7 +96,7 @@ def test_a_mistake_in_the_inputs_begins_with_the_file(tmp_path):
         read(tmp_path, write(tmp_path, outputs() | wrong))
 
 
-def test_an_export_that_departs_from_them_fails(tmp_path):
+def test_an_export_that_diverges_from_them_fails(tmp_path):
     tensors = outputs()
     tensors["output[0]['logits']"][1, 1, 2] += 0.5
     (failure,) = judged(read(tmp_path, write(tmp_path, tensors))).failures

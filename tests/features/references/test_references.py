@@ -1,4 +1,4 @@
-"""References that depart from the export, one of each kind, and references that don't."""
+"""References that diverge from the export, one of each kind, and references that don't."""
 
 import os
 import random
@@ -92,7 +92,7 @@ slow = pytest.mark.slow
         pytest.param("forgets", "absolute error", marks=slow),
     ],
 )
-def test_an_export_that_departs_fails(way, said):
+def test_an_export_that_diverges_fails(way, said):
     result = verdict_of(Branches(way).eval())
     assert result.reference["verdict"] == "failed"
     assert {failure["about"] for failure in result.failures} == {"reference"}

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from pipeline.features.departures.branches import find_contexts
-from pipeline.features.departures.cause import Cause, call_of
-from pipeline.features.departures.difference import RunDifference, place_of
-from pipeline.features.departures.places import Place, name_class, name_module
-from pipeline.features.departures.statement_causes import explain_value
-from pipeline.features.departures.trace import Leaf, TraceEvent
+from pipeline.features.divergences.branches import find_contexts
+from pipeline.features.divergences.cause import Cause, call_of
+from pipeline.features.divergences.difference import RunDifference, place_of
+from pipeline.features.divergences.places import Place, name_class, name_module
+from pipeline.features.divergences.statement_causes import explain_value
+from pipeline.features.divergences.trace import Leaf, TraceEvent
 from pipeline.program.module_paths import Frame
 from pipeline.store.errors import plural
 
@@ -104,17 +104,17 @@ _OTHER_VALUES = "has different values in the program and in the reference"
 
 
 def _weight_pairs(difference: RunDifference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
-    """Yield pairs of same-named leaves, the program's and the reference's, if either departs."""
+    """Yield pairs of same-named leaves, the program's and the reference's, if either diverges."""
     program = difference.comparison.program.leaves
     reference = difference.comparison.reference.leaves
-    departing = {id(leaf) for leaf in difference.program_leaves}
-    departing |= {id(leaf) for leaf in difference.reference_leaves}
+    diverging = {id(leaf) for leaf in difference.program_leaves}
+    diverging |= {id(leaf) for leaf in difference.reference_leaves}
     for value, partner in difference.comparison.pairs:
         program_leaf = program[value]
         reference_leaf = reference[partner]
         if program_leaf.kind not in ("parameter", "buffer"):
             continue
-        if id(program_leaf) in departing or id(reference_leaf) in departing:
+        if id(program_leaf) in diverging or id(reference_leaf) in diverging:
             yield program_leaf, reference_leaf
 
 
@@ -238,7 +238,7 @@ def _are_alike(difference: RunDifference) -> bool:
 
 
 def _contexts(difference: RunDifference) -> str:
-    """Return the texts of `with` statements and decorators around the departing operators."""
+    """Return the texts of `with` statements and decorators around the diverging operators."""
     texts = []
     for place in difference.places():
         for call in place.calls if place is not None else ():

@@ -1,4 +1,4 @@
-"""Finds where an exported program departs from its eager reference, with the line and the cause."""
+"""Finds where an exported program diverges from its eager reference, and the cause."""
 
 from functools import partial
 from io import BytesIO
@@ -8,16 +8,16 @@ import torch
 from torch import nn
 from torch.export import export, load, save
 
-from pipeline.features.departures.reference_departure import describe_departure
+from pipeline.features.divergences.reference_divergence import describe_divergence
 from pipeline.program.inputs import InputSet
-from tests.support import departures
-from tests.support.departures import CASES, FILE, X, planted_line
+from tests.support import divergences
+from tests.support.divergences import CASES, FILE, X, planted_line
 
 CALLS = 0
 
 
 def check(case, program, name):
-    sentence = describe_departure(program, case.reference, InputSet(case.args, case.kwargs))
+    sentence = describe_divergence(program, case.reference, InputSet(case.args, case.kwargs))
     assert f"{FILE}:{planted_line(name)}:" in sentence
     assert f" in {case.module}" in sentence or not case.module
     for words in case.words:
@@ -48,7 +48,7 @@ def test_decomposed_program(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["export_flag", "flag", "weights", "state"])
 def test_strict_export(name, monkeypatch):
-    monkeypatch.setattr(departures, "export", partial(export, strict=True))
+    monkeypatch.setattr(divergences, "export", partial(export, strict=True))
     case = CASES[name]()
     check(case, case.program, name)
 
@@ -69,7 +69,7 @@ class Pair(nn.Module):
     ],
 )
 def test_form_of_outputs(reference, words):
-    assert words in describe_departure(export(Pair(), (X,)), reference, InputSet((X,)))
+    assert words in describe_divergence(export(Pair(), (X,)), reference, InputSet((X,)))
 
 
 class Casting(nn.Module):
@@ -104,7 +104,7 @@ def casts_itself(x):
 )
 def test_autocast_around_one_of_both(module, reference, side):
     """Wherever autocast was entered, and not if the model requests a dtype."""
-    sentence = describe_departure(export(module, (X,)), reference, InputSet((X,)))
+    sentence = describe_divergence(export(module, (X,)), reference, InputSet((X,)))
     said = f"only in the {side}, autocast computes in bfloat16; export and run the reference"
     assert (said in sentence) == bool(side)
     assert bool(side) == ("under the same autocast" in sentence)
@@ -112,12 +112,12 @@ def test_autocast_around_one_of_both(module, reference, side):
 
 
 def test_one_output_in_the_place_of_two():
-    what = describe_departure(export(nn.ReLU(), (X,)), lambda x: (x.relu(), x), InputSet((X,)))
+    what = describe_divergence(export(nn.ReLU(), (X,)), lambda x: (x.relu(), x), InputSet((X,)))
     assert what == "the program returns 1 value, the reference 2"
 
 
 def test_reference_that_fails():
-    assert describe_departure(export(Pair(), (X,)), lambda x: 1 / 0, InputSet((X,))) == ""
+    assert describe_divergence(export(Pair(), (X,)), lambda x: 1 / 0, InputSet((X,))) == ""
 
 
 def test_variables_are_restored():
@@ -131,7 +131,7 @@ def test_variables_are_restored():
         return x.sin() * calls, x.cos()
 
     program = export(Pair(), (X,))
-    assert describe_departure(program, reference, InputSet((X,))) == ""
+    assert describe_divergence(program, reference, InputSet((X,))) == ""
     assert (calls, CALLS) == (0, 0)
 
 
@@ -153,9 +153,9 @@ def test_state_of_earlier_calls():
     """The program starts with the reference's state, not with a fresh one."""
     module = Growing()
     program = export(module, (X,))
-    assert describe_departure(program, module, InputSet((X,))) == ""
+    assert describe_divergence(program, module, InputSet((X,))) == ""
     module(X)
-    sentence = describe_departure(program, module, InputSet((X,)))
+    sentence = describe_divergence(program, module, InputSet((X,)))
     assert "is_exporting()" in sentence and "buffer" not in sentence
     assert torch.equal(module.calls, torch.ones(4))
 
@@ -173,5 +173,5 @@ def test_state_that_begins_otherwise():
     module = Counting()
     program = export(Counting(), (X,))
     module.calls = torch.full((4,), 3.0)
-    sentence = describe_departure(program, module, InputSet((X,)))
+    sentence = describe_divergence(program, module, InputSet((X,)))
     assert "buffer 'calls' in Counting" in sentence

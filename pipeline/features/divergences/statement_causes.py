@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.features.departures.branches import (
+from pipeline.features.divergences.branches import (
     Branch,
     describe_statement,
     find_branch,
@@ -17,20 +17,20 @@ from pipeline.features.departures.branches import (
     find_expression,
     find_loop,
 )
-from pipeline.features.departures.cause import Cause, call_of
-from pipeline.features.departures.difference import (
+from pipeline.features.divergences.cause import Cause, call_of
+from pipeline.features.divergences.difference import (
     RunDifference,
     count_visits,
     innermost_forward,
     place_of,
 )
-from pipeline.features.departures.hints import (
+from pipeline.features.divergences.hints import (
     EXPORT_FLAGS,
     EXPORT_HINT,
     find_branch_hint,
     find_value_hint,
 )
-from pipeline.features.departures.places import FrameCall, Place
+from pipeline.features.divergences.places import FrameCall, Place
 from pipeline.store.errors import plural
 
 

@@ -1,4 +1,4 @@
-"""Finds the first operator at which a prepared module departs from its float program.
+"""Finds the first operator at which a prepared module diverges from its float program.
 
 Preparing keeps the names of nodes and removes nodes that it folds into others. So the nodes of both
 graphs are paired by name, each with the last node that was folded into it.
@@ -21,7 +21,7 @@ from pipeline.program.operators import operator_name
 _log = logging.getLogger(__name__)
 
 
-def find_departure(
+def find_divergence(
     program: ExportedProgram,
     source: GraphModule,
     prepared: GraphModule,

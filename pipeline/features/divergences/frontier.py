@@ -1,4 +1,4 @@
-"""Finds where two runs depart: the first operators whose inputs agree but whose results differ.
+"""Finds where two runs diverge: the first operators whose inputs agree but whose results differ.
 
 A value agrees if the other run has it, too, wherever it was computed there, since the runs may have
 different operators in a different order. The search starts at the outputs that differ and follows
@@ -11,15 +11,15 @@ import math
 from bisect import bisect_left, bisect_right
 from typing import Any
 
-from pipeline.features.departures.sketches import Sketch, distance
-from pipeline.features.departures.trace import Leaf, Trace, TraceEvent, is_value
+from pipeline.features.divergences.sketches import Sketch, distance
+from pipeline.features.divergences.trace import Leaf, Trace, TraceEvent, is_value
 
 # In units in the last place: the tolerances at which values are compared, one after the other.
 TOLERANCES = (0.0, 4.0, 64.0, 1024.0, 16384.0, 262144.0)
 _LARGEST = 0.25  # greatest relative distance at which values can agree
 _EPS = 2.0**-23  # of float32
 ROUNDING = 64 * _EPS  # by which the outputs of equivalent operators may differ
-_JUMP = 10.0  # a departing result's error is at least this many times its inputs'
+_JUMP = 10.0  # a diverging result's error is at least this many times its inputs'
 
 
 class ValueIndex:
@@ -73,7 +73,7 @@ def _group(trace: Trace[Any], value: int, content: Sketch) -> tuple[Any, ...]:
     return (*content.group, trace.origins[value])
 
 
-# The part of one run that departs from the other: operators whose inputs agree but whose results
+# The part of one run that diverges from the other: operators whose inputs agree but whose results
 # don't, in order; values that no operator wrote and that don't agree; and all values that don't
 # agree and lead to an output through values that don't agree.
 Side = tuple[list[TraceEvent[Any]], list[Leaf[Any]], set[int]]
@@ -123,7 +123,7 @@ class TraceComparison:
         return bool(is_nan or output == expected)
 
     def find(self, tolerance: float) -> tuple[Side, Side]:
-        """Return the parts of the program and of the reference that depart, at a tolerance."""
+        """Return the parts of the program and of the reference that diverge, at a tolerance."""
         labels = self.differing_outputs(tolerance)
         program = self._find_side(True, labels, tolerance)
         return program, self._find_side(False, labels, tolerance)
@@ -135,14 +135,14 @@ class TraceComparison:
             output = trace.outputs.get(label)
             if is_value(output):
                 pending.append(int(trace.outputs[label]))
-        departing: set[int] = set()
+        diverging: set[int] = set()
         events: dict[int, TraceEvent[Any]] = {}
         leaves: dict[int, Leaf[Any]] = {}
         while pending:
             value = pending.pop()
-            if value in departing or self.agrees(is_program, value, tolerance):
+            if value in diverging or self.agrees(is_program, value, tolerance):
                 continue
-            departing.add(value)
+            diverging.add(value)
             event = trace.producers.get(value)
             if event is None:
                 leaves[value] = trace.leaves[value]
@@ -155,12 +155,12 @@ class TraceComparison:
             else:
                 pending += differing
         ordered_events = [events[place] for place in sorted(events)]
-        return ordered_events, [leaves[value] for value in sorted(leaves)], departing
+        return ordered_events, [leaves[value] for value in sorted(leaves)], diverging
 
     def _is_unused(self, is_program: bool, value: int) -> bool:
         """Return whether a value is a weight that the other run doesn't read.
 
-        The runs then depart at the operator that reads it.
+        The runs then diverge at the operator that reads it.
         """
         trace = self.program if is_program else self.reference
         leaf = trace.leaves.get(value)
@@ -253,9 +253,9 @@ def _relative(tolerance: float, content: Sketch) -> float:
 
 
 def find_tolerance(comparison: TraceComparison) -> float | None:
-    """Return the tolerance at which two runs depart, or None if their outputs are equal.
+    """Return the tolerance at which two runs diverge, or None if their outputs are equal.
 
-    Accumulated rounding exceeds any tolerance somewhere. A departure differs from it by a jump: a
+    Accumulated rounding exceeds any tolerance somewhere. A divergence differs from it by a jump: a
     result whose error is much greater than the tolerance that its inputs meet.
     """
     first: float | None = None
@@ -270,18 +270,18 @@ def find_tolerance(comparison: TraceComparison) -> float | None:
 
 
 def _first_error(comparison: TraceComparison, tolerance: float) -> float:
-    """Return the error of the first departing operators, relative to their results.
+    """Return the error of the first diverging operators, relative to their results.
 
     It is infinite if the other run has no similar value.
     """
     errors = []
     sides = comparison.find(tolerance)
-    for is_program, (events, leaves, departing) in zip(
+    for is_program, (events, leaves, diverging) in zip(
         (True, False), sides, strict=True
     ):
         if leaves:
             return math.inf
         for event in events[:1]:
-            results = [value for value in event.writes if value in departing]
+            results = [value for value in event.writes if value in diverging]
             errors += [comparison.error(is_program, value) for value in results]
     return max(errors, default=math.inf)

@@ -1,7 +1,7 @@
-"""Modules whose exports depart from them, each at a line that ends with `# planted: <name>`.
+"""Modules whose exports diverge from them, each at a line that ends with `# planted: <name>`.
 
 A function makes each case: the exported program, the reference, the arguments of a call, and the
-words that the message about the departure must contain in addition to the line.
+words that the message about the divergence must contain in addition to the line.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import nn
 from torch.export import Dim, ExportedProgram, export
 from torch.nn import functional as F
 
-FILE = "tests/support/departures.py"
+FILE = "tests/support/divergences.py"
 X = torch.linspace(-2, 2, 8).reshape(2, 4)
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A program, a reference that it departs from, and the arguments of a call.
+    """A program, a reference that it diverges from, and the arguments of a call.
 
     Attributes:
         module: the place that the message names, such as `blocks.1 (Block)`.
@@ -49,7 +49,7 @@ def planted(make: Callable[[], Planted]) -> Callable[[], Planted]:
 
 
 def planted_line(name: str) -> int:
-    """Return the number of the line where a case departs."""
+    """Return the number of the line where a case diverges."""
     lines = Path(__file__).read_text().splitlines()
     (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# planted: {name}")]
     return number

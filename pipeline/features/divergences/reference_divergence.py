@@ -1,6 +1,6 @@
-"""Names where an exported program departs from its eager reference, and why.
+"""Names where an exported program diverges from its eager reference, and why.
 
-Both run once on the same inputs, recorded operator by operator. They depart at the first operator
+Both run once on the same inputs, recorded operator by operator. They diverge at the first operator
 whose inputs agree and whose result doesn't; the source around it shows the cause. The result is an
 explanation in one sentence, not a verdict: whether a difference matters is judged elsewhere.
 """
@@ -14,29 +14,29 @@ from typing import Any
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from pipeline.features.departures.causes import Cause, find_cause
-from pipeline.features.departures.difference import (
+from pipeline.features.divergences.causes import Cause, find_cause
+from pipeline.features.divergences.difference import (
     RunDifference,
     make_difference,
     place_of,
 )
-from pipeline.features.departures.frontier import TraceComparison
-from pipeline.features.departures.places import FrameCall, Place, name_module
-from pipeline.features.departures.runs import find_state, run_program, run_reference
-from pipeline.features.departures.trace import Trace, TraceEvent
+from pipeline.features.divergences.frontier import TraceComparison
+from pipeline.features.divergences.places import FrameCall, Place, name_module
+from pipeline.features.divergences.runs import find_state, run_program, run_reference
+from pipeline.features.divergences.trace import Trace, TraceEvent
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import Frame
 from pipeline.program.source_lines import name_line
 from pipeline.store.errors import plural
 
 
-def describe_departure(
+def describe_divergence(
     program: ExportedProgram,
     reference: Callable[..., object],
     inputs: InputSet,
     root: Path | None = None,
 ) -> str:
-    """Return a sentence that names where a program departs from its reference, and the cause.
+    """Return a sentence that names where a program diverges from its reference, and the cause.
 
     Returns "" if the outputs are equal or no cause is found. The reference doesn't change: its
     buffers, attributes and mode are restored, and so are the random number generators.
@@ -46,20 +46,20 @@ def describe_departure(
         root: the workspace, relative to which lines are named; by default the working directory.
     """
     try:
-        return locate_departure(program, reference, inputs, root or Path.cwd())
+        return locate_divergence(program, reference, inputs, root or Path.cwd())
     except (
         Exception
     ):  # user code may raise anything; the judge of the reference reports it
         return ""
 
 
-def locate_departure(
+def locate_divergence(
     program: ExportedProgram,
     reference: Callable[..., object],
     inputs: InputSet,
     root: Path,
 ) -> str:
-    """Return what `describe_departure` returns. Raises whatever the reference raises.
+    """Return what `describe_divergence` returns. Raises whatever the reference raises.
 
     Earlier calls may have changed the reference's state, so the program first runs from the same
     state, and then, if that explains nothing, from its own initial state.

@@ -1,4 +1,4 @@
-"""Programs that compute the same as their references: none departs, and nothing is changed."""
+"""Programs that compute the same as their references: none diverges, and nothing is changed."""
 
 import importlib
 import random
@@ -11,7 +11,7 @@ from torch.export import Dim, export
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from pipeline.features.departures.reference_departure import locate_departure
+from pipeline.features.divergences.reference_divergence import locate_divergence
 from pipeline.program.inputs import InputSet
 from pipeline.program.workspace_modules import package_of
 from tests.support.matrix import in_tiers
@@ -21,8 +21,8 @@ X = torch.linspace(-2, 2, 8).reshape(2, 4)
 
 
 def describe(program, reference, inputs):
-    """Describe a departure, but let errors through: here they would look like agreement."""
-    return locate_departure(program, reference, inputs, ROOT)
+    """Describe a divergence, but let errors through: here they would look like agreement."""
+    return locate_divergence(program, reference, inputs, ROOT)
 
 
 class Cond(nn.Module):

@@ -19,8 +19,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pipeline.features.departures.sketches import Sketch, sketch
-from pipeline.features.departures.storages import StorageKeeper, memory_key, storage_key
+from pipeline.features.divergences.sketches import Sketch, sketch
+from pipeline.features.divergences.storages import (
+    StorageKeeper,
+    memory_key,
+    storage_key,
+)
 
 Site = TypeVar("Site")
 

@@ -1,4 +1,4 @@
-"""Explains why an exported program departs from its reference, if the cause can be recognized.
+"""Explains why an exported program diverges from its reference, if the cause can be recognized.
 
 A rule takes the difference and returns a cause, or None; the first rule that applies is reported.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.features.departures import statement_causes, value_causes
-from pipeline.features.departures.cause import Cause
-from pipeline.features.departures.difference import RunDifference
+from pipeline.features.divergences import statement_causes, value_causes
+from pipeline.features.divergences.cause import Cause
+from pipeline.features.divergences.difference import RunDifference
 
 Rule = Callable[[RunDifference], Cause | None]
 RULES: tuple[Rule, ...] = (

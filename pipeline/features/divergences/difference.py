@@ -1,4 +1,4 @@
-"""The place where two runs depart, as the rules for causes see it."""
+"""The place where two runs diverge, as the rules for causes see it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from torch import nn
 
-from pipeline.features.departures.frontier import (
+from pipeline.features.divergences.frontier import (
     ROUNDING,
     TraceComparison,
     find_tolerance,
 )
-from pipeline.features.departures.places import (
+from pipeline.features.divergences.places import (
     FrameCall,
     Place,
     name_class,
     place_of_node,
 )
-from pipeline.features.departures.trace import Leaf, Trace, TraceEvent
+from pipeline.features.divergences.trace import Leaf, Trace, TraceEvent
 from pipeline.program.source_lines import name_line
 from pipeline.store.source_line import SourceLine
 
@@ -29,14 +29,14 @@ _Key = tuple[str, str, str, int]
 
 @dataclass(frozen=True)
 class RunDifference:
-    """The first operators or values that depart.
+    """The first operators or values that diverge.
 
     Attributes:
-        tolerance: the distance at which the runs depart, in units in the last place.
+        tolerance: the distance at which the runs diverge, in units in the last place.
         program: the program's operator; None if only the reference runs something there.
         reference: the reference's operator; None if only the program runs something there.
-        program_leaves: values with which the program begins and that depart; `reference_leaves` are
-            the reference's.
+        program_leaves: values with which the program begins and that diverge; `reference_leaves`
+            are the reference's.
         same_statement: whether both operators come from one statement in the source.
         root: the workspace.
     """
@@ -144,7 +144,7 @@ def innermost_forward(place: Place) -> FrameCall | None:
 
 
 def make_difference(comparison: TraceComparison, root: Path) -> RunDifference | None:
-    """Pair the first operators that depart, one of which may exist in only one run.
+    """Pair the first operators that diverge, one of which may exist in only one run.
 
     Returns None if both runs have equal outputs.
     """

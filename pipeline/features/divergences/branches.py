@@ -1,6 +1,6 @@
 """Finds the branch, loop or context that decides whether a line runs. Doesn't import torch.
 
-Two runs that reached two different lines departed at the statement with these lines in different
+Two runs that reached two different lines diverged at the statement with these lines in different
 arms.
 """
 
@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.features.departures.python_source import (
+from pipeline.features.divergences.python_source import (
     SourceFile,
     extent,
     read_source,

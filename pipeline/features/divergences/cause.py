@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.features.departures.difference import (
+from pipeline.features.divergences.difference import (
     RunDifference,
     innermost_forward,
     place_of,
 )
-from pipeline.features.departures.places import FrameCall, Place
+from pipeline.features.divergences.places import FrameCall, Place
 
 
 @dataclass(frozen=True)
 class Cause:
     """A cause's text, with the subject and place to name in front of it.
 
-    They are by default the departing operator and its place.
+    They are by default the diverging operator and its place.
 
     `call` is the line to name instead of the place's line.
     """

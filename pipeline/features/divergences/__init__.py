@@ -1,0 +1,11 @@
+"""Divergences: where an exported program diverges from its eager reference, and why."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "divergences",
+    "name the operator and line where an export differs from its reference",
+    explain_divergence="pipeline.features.divergences.reference_divergence:describe_divergence",
+)
