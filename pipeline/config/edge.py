@@ -77,7 +77,7 @@ class EdgeConfig(Options):
     """
     keep_ranges: bool = False
     """Lower without oneDNN and NNPACK, which make torch narrow the ranges of dynamic sizes that
-    pass through convolutions. The result equals that of the joint call under
+    pass through convolutions. The result is the same as that of the joint call under
     torch.backends.mkldnn.flags(enabled=False) and torch.backends.nnpack.flags(enabled=False).
 
     Example: true

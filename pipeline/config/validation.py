@@ -85,7 +85,8 @@ class Limits(Options):
     Example: 0.01
     """
     max_relative: Tolerance | None = None
-    """The maximum ratio of the sum of an output's absolute errors to that of its absolute values.
+    """The maximum ratio of the sum of an output's absolute errors to the sum of the source's
+    absolute values.
 
     Example: 0.01
     """
@@ -100,8 +101,8 @@ class Limits(Options):
     Example: 0.999
     """
     min_agreement: Share | None = None
-    """For classifiers: the minimum share, from 0 to 1, of rows along an output's last dimension
-    whose greatest value is at the same position as in the source program's output.
+    """For classifiers: the minimum share, from 0 to 1, of an output's rows (along its last
+    dimension) whose largest value is at the same position as in the source program's output.
 
     Example: 0.99
     """

@@ -19,10 +19,10 @@ class OutputErrorRecord(TypedDict):
 
     `max_abs`, `mean_abs` and `p999_abs` are the maximum, the mean and the 99.9th percentile of the
     absolute error; `relative` is the error relative to the signal; `sqnr_db` is the
-    signal-to-quantization-noise ratio in dB. `agreement` is the share of rows whose greatest value
+    signal-to-quantization-noise ratio in dB. `agreement` is the share of rows whose largest value
     is at the same position: `agreeing` of `rows`. `nonfinite` counts the positions where both
     values are NaN or the same infinity; `disagreeing` counts the positions where one value is NaN
-    or infinite and the other is something else. `of_limit` is the greatest ratio of an error to its
+    or infinite and the other is something else. `of_limit` is the maximum ratio of an error to its
     limit; above 1, the limit is exceeded. `judged` is false if the limits are too wide to mean
     anything. `mismatch` is a difference of kind, dtype or shape.
     """
@@ -79,12 +79,12 @@ _POOLED = (
         "output": str,
         "calls": int,
         "values": int,
-        "max_abs": (Figure, "The greatest absolute error."),
+        "max_abs": (Figure, "The maximum absolute error."),
         "sqnr_db": (Figure, "The signal-to-quantization-noise ratio in dB."),
         "cosine": Figure,
         "agreement": (
             Figure,
-            "The share of rows whose greatest value is at the same position: `agreeing` of `rows`.",
+            "The share of rows whose largest value is at the same position: `agreeing` of `rows`.",
         ),
         "agreeing": int,
         "rows": int,
@@ -146,7 +146,7 @@ _REFERENCE = (
         ),
         "calls": (int, "The number of calls that were compared."),
         "max_abs": (Figure, "The maximum absolute error over all outputs."),
-        "of_limit": (Figure, "The greatest ratio of an error to its limit."),
+        "of_limit": (Figure, "The maximum ratio of an error to its limit."),
         "limits?": (_LIMITS, "The limits that the config sets."),
         "limits_from?": (list[str], "The config paths of these limits."),
         "skipped": (

@@ -36,9 +36,10 @@ class OutputError:
         relative: sum |a - e| / sum |e|.
         cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; 0 if all actual values are zero but
             not all expected ones.
-        agreement: the share of rows along the last dimension whose greatest value is at the same
-            position, from 0 to 1; in a row with several greatest expected values, any of them
-            counts. None unless the output is floating-point with at least two values in a row.
+        agreement: the share of rows along the last dimension whose largest value is at the same
+            position, from 0 to 1; if several expected values in a row share the maximum, any of
+            their positions counts. None unless the output is floating-point and its rows have at
+            least two values.
         rows: the number of those rows; 0 if none were counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With

@@ -265,7 +265,7 @@ class DataBranch(nn.Module):
 
 @planted
 def data_branch():
-    return case(DataBranch, "DataBranch", "values of tensors", "torch.where")
+    return case(DataBranch, "DataBranch", "tensor values", "torch.where")
 
 
 class ItemValue(nn.Module):

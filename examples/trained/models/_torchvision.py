@@ -1,8 +1,9 @@
 """Imports torchvision, as transformers does too, even if its native library can't be loaded.
 
-PyPI's torchvision for Linux is linked against torch for CUDA. With torch for CPUs, its library is
-silently left out, and the import then fails because it misses two operators that none of these
-models call. This module can go once both come from one index (https://download.pytorch.org/whl/cpu).
+PyPI's torchvision for Linux is linked against torch for CUDA. With the CPU build of torch, its
+library is silently left out, and the import then fails because it misses two operators that none of
+these models call. This module can go once both come from one index
+(https://download.pytorch.org/whl/cpu).
 """
 
 import torch

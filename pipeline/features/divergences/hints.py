@@ -42,7 +42,7 @@ _HINTS: Mapping[re.Pattern[str], tuple[str, str, str]] = {
     re.compile(
         r"\.item\(|\.tolist\(|\.numpy\(|__array__|\.any\(|\.all\(|torch\.equal|allclose"
     ): (
-        "depends on values of tensors, and tracing kept one outcome",
+        "depends on tensor values, and tracing kept one outcome",
         "is read from a tensor, and tracing kept one value",
         "compute it with tensors: torch.where, torch.cond",
     ),

@@ -43,10 +43,10 @@ def find_training_mode(difference: RunDifference) -> Cause | None:
 
 
 _TRAINING_TEXT = {
-    "program": "the program was exported in training mode, and the reference isn't; call .eval() "
-    "on the model before it is exported",
-    "reference": "the reference is in training mode, and the program isn't; call .eval() on the "
-    "reference, or declare that the method samples",
+    "program": "the program was exported in training mode, but the reference is in eval mode; call "
+    ".eval() on the model before it is exported",
+    "reference": "the reference is in training mode, but the program was exported in eval mode; "
+    "call .eval() on the reference, or declare that the method samples",
 }
 
 

@@ -37,7 +37,7 @@ class MetricLimits(Options):
     """The limits for one value of a metric. A value without limits is only reported."""
 
     min: _Figure | None = None
-    """The minimum value of the package. `71%` is 0.71.
+    """The minimum value of the metric for the package. `71%` is 0.71.
 
     Example: 0.71
     """
@@ -49,7 +49,7 @@ class MetricLimits(Options):
     """
     max_drop: Portion | None = None
     """How far the package's value may drop below the source's, on the same samples and in the
-    metric's own unit: `0.5%` is 0.005, which is half a percentage point of an accuracy.
+    metric's own unit. `0.5%` is 0.005; for an accuracy, this is half a percentage point.
 
     Example: 0.5%
     """

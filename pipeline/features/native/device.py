@@ -93,7 +93,7 @@ class NativeDevice(Device):
 
     Attributes:
         setup: the SDK or runner, compiler and emulator that this device uses.
-        kernel_problem: why libraries of kernels can't be loaded, or "" if all can.
+        kernel_problem: why kernel libraries can't be loaded, or "" if all can.
 
     Args:
         name: `native`, `qemu:<cpu>`, or the name of a board, whose lock is held until `close`.

@@ -16,7 +16,7 @@ from tests.support.bench import REPOSITORY
 SCRIPT = REPOSITORY / "examples" / "publish" / "publish.sh"
 GUIDE = "docs/guides/from-transformers-to-an-index.md"
 TARGETS = ("android-arm64", "any")
-# PyPI's torchvision can't be imported with torch for CPUs, and these models don't need it.
+# PyPI's torchvision can't be imported with the CPU build of torch, and these models don't need it.
 NO_TORCHVISION = 'import sys\n\nsys.modules["torchvision"] = None\n'
 needs = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="the extra `gallery` is not installed"

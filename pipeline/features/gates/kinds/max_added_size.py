@@ -26,8 +26,8 @@ GATE = Gate(
     values=Size,
     unit="bytes",
     text=(
-        "The maximum size of the files that only this package of the family has. An app with the "
-        "other packages must load these files in addition."
+        "The maximum total size of the files that only this package of the family uses. An app "
+        "that already has the other packages downloads only these."
     ),
     example="500kB",
     measure=measure,

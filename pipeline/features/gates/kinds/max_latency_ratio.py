@@ -25,7 +25,7 @@ GATE = Gate(
     values=Annotated[float, Field(gt=0, allow_inf_nan=False)],
     unit="times",
     text=(
-        "The maximum steady latency of a method on this host, as a multiple of the source "
+        "The maximum steady-state latency of a method on this host, as a multiple of the source "
         "program's latency."
     ),
     example="1.5",

@@ -16,7 +16,7 @@ GATE = Gate(
     values=Times,
     unit="ms",
     text=(
-        "The maximum time for opening the package and loading a method, in milliseconds; for all "
+        "The maximum time to open the package and load a method, in milliseconds; for all "
         "devices of `validate.devices`, or by device."
     ),
     example="{native: 50}",

@@ -45,7 +45,7 @@ GATE = Gate(
     values=TargetNames,
     unit="needs",
     text=(
-        "The targets, by their names in targets/, whose runtimes must have everything that the "
+        "The targets (names of files in targets/) whose runtimes must have everything that the "
         "package needs; by default the config's `target`, if it has a file there. [] disables the "
         "gate."
     ),
