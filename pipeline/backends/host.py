@@ -13,7 +13,7 @@ from pipeline.moments import call_all
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that a backend needs in addition to this package's plain install.
+    """Something that a backend needs in addition to this package's base install.
 
     `there` returns whether it is installed, without importing it; `what` names it, and `remedy`
     says how to get it.

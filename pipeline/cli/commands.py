@@ -37,7 +37,7 @@ GROUPS: Mapping[str, Command] = {
             _TARGETS,
             more=(
                 f"{_ANY} If you name methods, only these and the methods that share state with "
-                "them run, in their package; reports list the others as not requested. If the "
+                "them are validated; reports list the others as not requested. If the "
                 "whole package has already been validated, that result is used. The exit status "
                 "is 0 only if everything passed; `--allow not-judged,not-run` also accepts these "
                 "verdicts."

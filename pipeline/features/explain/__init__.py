@@ -25,7 +25,7 @@ FEATURE = Feature(
             "selected. "
             "The exit status is 1 if a config has mistakes.",
             (
-                ("doit plan", "all that is stale"),
+                ("doit plan", "everything that is stale"),
                 ("doit plan vision/classify", "one method"),
                 ("doit plan --resolved vision", "the effective config"),
             ),

@@ -47,11 +47,12 @@ FEATURE = Feature(
                 "probes are reported",
                 "variants N": "build the package with each of the N noisiest modules in float in "
                 "turn, and report the cost in bytes and in milliseconds on this machine",
-                "metric NAME": "propose modules by the limits of this value of `validate.metrics` "
-                "instead of a floor, and show the value with `--variants`",
+                "metric NAME": "base the proposal on the limits of this value of "
+                "`validate.metrics` instead of on a floor, and show the value with `--variants`",
                 "against BACKEND": "report the effect of leaving modules to another backend: "
                 "`portable` kernels, or an item of `partitioners` such as vulkan; uses at most "
-                "`--variants` builds per method (8 by default), and as many for kinds of operators",
+                "`--variants` builds per method (8 by default) for modules, and as many again for "
+                "kinds of operators",
                 "write": "write the proposal to the config, keeping its comments and layout",
                 "json": "print the sensitivity.json of all packages",
             },

@@ -32,7 +32,8 @@ TUNE = Command(
         "trials NUMBER": "the number of variants to try, instead of `tune.trials`",
         "all": "try all variants, not only those that predictions select",
         "write TRIAL": "write a trial to the config: its number, or `best`",
-        "max-size SIZE": "choose trials for all named packages with at most this total size",
+        "max-size SIZE": "choose one trial of each package so that their total size is at most "
+        "SIZE",
         "max-memory SIZE": "the same for memory: planned memory, or the peak on a device",
         "target LABEL": "tune the packages of this target; those without a `tune` section are "
         "included as built",
