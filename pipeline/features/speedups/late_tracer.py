@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 TRACER = "torch._dynamo"
+# Splits a training graph in two; imports networkx and a part of the compiler.
+PARTITIONERS = "torch._functorch.partitioners"
 # Modules of the tracer that others use, and that import none of the rest.
 _USED = frozenset(
     f"{TRACER}.{name}"
@@ -99,7 +101,8 @@ class _Tracer:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> ModuleSpec | None:
-        if not name.startswith(f"{TRACER}.") or name in _USED:
+        of_tracer = name.startswith(f"{TRACER}.") and name not in _USED
+        if not of_tracer and name != PARTITIONERS:
             return None
         spec = PathFinder.find_spec(name, path)
         if spec is None:
@@ -136,6 +139,7 @@ class _Tracer:
             return
         sys.meta_path.remove(self)
         package = self.modules.pop(TRACER)
+        partitioners = self.modules.get(PARTITIONERS)
         for name, module in self.modules.items():
             parent, _, child = name.rpartition(".")
             if sys.modules.get(name) is module:
@@ -145,6 +149,8 @@ class _Tracer:
         del vars(torch.ops)["streams"]
         del vars(package)["disable"]
         execute(package)
+        if partitioners is not None:
+            importlib.import_module(PARTITIONERS)
 
 
 TRACER_MODULES = _Tracer()

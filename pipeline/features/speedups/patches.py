@@ -29,6 +29,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from pipeline.features.speedups import (
     composite_kernels,
+    dim_orders,
     graph_building,
     graph_modules,
     idle_passes,
@@ -262,6 +263,11 @@ PATCHES = (
         "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
         "50b5657e9ab275af3da1d5accdb9c0ef1423aec8f0d165a18c4bf6f8c651722a",
         sizes.make_whole,
+    ),
+    Patch(
+        "executorch.exir.tensor:dim_order_from_stride",
+        "686bed4c498e8704cef449add5afa63997ea9ec6dc1ee2161fd7e353c8841e27",
+        dim_orders.make_dim_order,
     ),
     *(
         Patch(

@@ -21,6 +21,7 @@ import torch
 
 QUANTIZERS = "torchao.quantization.quant_api"
 TRACER = "torch._dynamo.symbolic_convert"
+PARTITIONERS = "torch._functorch.partitioners"
 
 
 def is_loaded(name):
@@ -39,7 +40,7 @@ from pipeline.program.archive import load_program
 program = load_program(Path(sys.argv[1]), "forward")
 with fast_lowering():
     assert emit(lower({"forward": program}, {"forward": [XnnpackPartitioner()]}, store=None)).buffer
-assert not is_loaded(TRACER) and not is_loaded(QUANTIZERS)
+assert not any(map(is_loaded, (TRACER, QUANTIZERS, PARTITIONERS)))
 """
 TRACES = """
 traced = []
@@ -58,6 +59,7 @@ def hidden(x):
 assert hidden(torch.zeros(1)) == 1  # before the tracer is loaded
 assert torch.compile(lambda x: hidden(x) + x.sin(), backend=show)(torch.zeros(1)) == 1
 assert is_loaded(TRACER) and not {"cos", torch.cos} & set(traced) and traced
+assert is_loaded(PARTITIONERS)
 from torch._dynamo.guards import Guard, uninteresting_files
 from torch._dynamo.variables.builder import TrackedFake
 
