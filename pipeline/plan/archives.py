@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.plan import keys
 from pipeline.program import sources
-from pipeline.program.module_paths import Outline
 from pipeline.program.sources import ArchiveFacts, MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pipeline.program.module_paths import Outline
 
 
 class Archives:
@@ -63,6 +65,9 @@ class Archives:
         parts = self._find_parts(source, "outline")
         if parts is None:
             return None
+        # Imported lazily: a run with nothing to do needs no outline.
+        from pipeline.program.module_paths import Outline
+
         return Outline(**parts["outline"])
 
     def buffers(self, source: MethodSource) -> Mapping[str, Any] | None:
@@ -71,9 +76,7 @@ class Archives:
         Raises SourceError.
         """
         parts = self._find_parts(source, "buffers")
-        if parts is None:
-            return None
-        return parts["buffers"]
+        return None if parts is None else parts["buffers"]
 
     def _find_parts(self, source: MethodSource, part: str) -> Mapping[str, Any] | None:
         """Return the parts of a method's program from the store or, failing that, from its archive.

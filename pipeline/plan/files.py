@@ -19,7 +19,6 @@ from pipeline.plan.named_inputs import NamedInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import SourceError
-from pipeline.store.revision import find_revision
 from pipeline.store.toolchain import host
 from pipeline.store.workspace import Workspace
 
@@ -121,6 +120,9 @@ class Files:
     @cached_property
     def revision(self) -> str:
         """The checked-out commit, marked like in `git describe --dirty`, or "" if there is none."""
+        # Imported lazily: few configs name a commit.
+        from pipeline.store.revision import find_revision
+
         revision = find_revision(self.workspace.root)
         if revision:
             return f"{revision.commit}{'-dirty' * revision.changed}"

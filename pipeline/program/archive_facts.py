@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive, shown
+from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive
 from pipeline.program.buffers import describe_buffers
 from pipeline.program.canonical import Canonical, canonical_program, summarize_parts
 from pipeline.program.module_paths import outline_archive
-from pipeline.program.sources import ArchiveFacts, ProgramFacts, unreadable
+from pipeline.program.sources import ArchiveFacts, ProgramFacts, shown, unreadable
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError

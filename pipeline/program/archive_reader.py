@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.program.archive_schema import ELEMENT_SIZES, SCHEMA_VERSION, STRIDED
+from pipeline.program.sources import shown
 from pipeline.program.stored_zip import StoredZip
 from pipeline.store.errors import SourceError
 from pipeline.store.file_digests import stamp_of
 from pipeline.store.files import stat_file
-from pipeline.store.names import METHOD_NAME, METHOD_RULE
+from pipeline.store.names import check_method_name
 
 KINDS = ("weights", "constants")
 
@@ -30,18 +31,9 @@ _LARGEST_TEXT = 1 << 28
 # The most bytes of a tensor that stores few elements and repeats them (an expanded tensor).
 EXPANDED = 1 << 30
 _MOST_DIMENSIONS = 64  # torch's limit
-_BLOB = r"[0-9a-f]{64}"
 _LFS = b"version https://git-lfs.github.com/spec/"
 # For constants, torch decides by the member's name whether to unpickle, and ignores `use_pickle`.
 _RAW = r"(?:weight|tensor)_[0-9]+"
-
-
-def shown(path: Path) -> str:
-    """Return the name of an archive for messages: `models/<file>`, or a phrase if it is a blob."""
-    is_blob = re.fullmatch(_BLOB, path.parent.name + path.name)
-    if is_blob:
-        return "the exported program"
-    return f"{path.parent.name}/{path.name}"
 
 
 # The stamps of archives that must not change during the build, keyed by the path given to
@@ -270,12 +262,6 @@ def tags_file(entry: str) -> str:
 def sizes_file(entry: str) -> str:
     """Return the name of the extra file that holds the replaced sizes of a program."""
     return f"replaced_sizes/{entry}.json"
-
-
-def check_method_name(name: str) -> None:
-    """Raise ValueError if a name isn't a valid method name."""
-    if not METHOD_NAME.fullmatch(name):
-        raise ValueError(f"method name {name[:140]!r}; {METHOD_RULE}")
 
 
 def _refuse(name: str) -> None:

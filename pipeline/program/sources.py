@@ -8,14 +8,15 @@ program (`archive_facts.describe_archive`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pipeline.program.archive_reader import check_method_name, shown
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
 from pipeline.store.files import stat_file
+from pipeline.store.names import check_method_name
 
 Form = Literal["archive", "folder", "exporter"]
 
@@ -32,6 +33,7 @@ _OTHER_FORMS = {
 
 # The name of the single method that torch.export.save writes, and ExecuTorch's name for it.
 _SINGLE_NAME, _SINGLE_METHOD = "model", "forward"
+_BLOB = r"[0-9a-f]{64}"
 
 
 class ModelSource(NamedTuple):
@@ -91,6 +93,13 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
             number = len(candidates_of_model)
             wrong[model] = f"model '{model}' has {number} sources: {places}; keep one"
     return sources, wrong
+
+
+def shown(path: Path) -> str:
+    """Return the name of an archive for messages: `models/<file>`, or a phrase if it is a blob."""
+    if re.fullmatch(_BLOB, path.parent.name + path.name):
+        return "the exported program"
+    return f"{path.parent.name}/{path.name}"
 
 
 def unreadable(error: OSError) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -49,7 +48,7 @@ class EventStream:
         """Take the folder of the file, and the facts of the run for its first line."""
         self._folder = folder
         self._facts = facts
-        self._run = secrets.token_hex(6)
+        self._run = os.urandom(6).hex()
         self._began = time.time()
         self._file: FileIO | None = None
         self._ended = False

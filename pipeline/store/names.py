@@ -20,6 +20,12 @@ _LONGEST_STEM = 160
 _FORBIDDEN = frozenset('/\\:*?"<>|')
 
 
+def check_method_name(name: str) -> None:
+    """Raise ValueError if a name isn't a valid method name."""
+    if not METHOD_NAME.fullmatch(name):
+        raise ValueError(f"method name {name[:140]!r}; {METHOD_RULE}")
+
+
 def is_file_name(name: object) -> bool:
     """Return whether a value is a plain file name.
 

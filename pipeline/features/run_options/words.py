@@ -5,7 +5,6 @@ lower 'vis*' -j 4 -k enc    becomes    -n 4 lower vision/encode
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -106,7 +105,9 @@ def _check_spelling(option: str) -> None:
 
     An option that a command has is accepted.
     """
-    near = difflib.get_close_matches(option, _SPELLED, n=1, cutoff=_LIKENESS)
+    from difflib import get_close_matches  # only for unknown options
+
+    near = get_close_matches(option, _SPELLED, n=1, cutoff=_LIKENESS)
     if not near or option in near or len(option) < len(_PREFIX) + 3:
         return
     for verb in VERBS.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
@@ -34,10 +34,11 @@ def make_dim_order(
     return dim_order_from_stride
 
 
-class _Stride(NamedTuple):
+class _Stride:
     """A stride with sizes in it, compared like the strides of ExecuTorch's function."""
 
-    step: Any
+    def __init__(self, step: Any) -> None:
+        self.step = step
 
     def __lt__(self, other: Any) -> bool:
         if guard_or_false(self.step < other.step):
