@@ -14,7 +14,7 @@ from pipeline.features.modules.tree import Tree, delegated_share, make_tree
 from pipeline.report.cells import figure, name
 from pipeline.report.colours import LEFT, backend_colours
 from pipeline.report.elements import DataTable, Json, ReportSection, Row
-from pipeline.report.formatting import error, percent
+from pipeline.report.formatting import error, milliseconds, percent
 from pipeline.report.quoted_files import is_inside, named_lines
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
@@ -65,10 +65,11 @@ def render_modules(
     methods = [method for method in report["methods"] if method.get("modules")]
     tensors = (report.get("contents") or {}).get("tensors", ())
     share = max(_FEWEST_ROWS, _MOST_ROWS // max(1, len(methods)))
-    trees = [
-        {**make_tree(method, tensors, share), "name": method["method"]}
-        for method in methods
-    ]
+    trees = []
+    for method in methods:
+        profile = (report.get("profiles") or {}).get(method["method"], {})
+        tree = make_tree(method, tensors, profile.get("modules", {}), share)
+        trees.append({**tree, "name": method["method"]})
     runners: set[str] = set()
     for tree in trees:
         runners |= tree["runners"].keys()
@@ -99,6 +100,8 @@ def _describe(tree: Tree, colours: Mapping[str, str], place: Place) -> dict[str,
         words.append(f"{percent(share)} delegated")
     if tree["size"]:
         words.append(human_size(tree["size"]))
+    if tree["time"]:
+        words.append(milliseconds(tree["time"]))
     located = tree["error"]
     ranked = sorted(tree["children"], key=lambda child: -child["runners"].total())
     return {

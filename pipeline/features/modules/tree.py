@@ -12,17 +12,20 @@ from pipeline.report.elements import Json
 Tree = dict[str, Any]
 
 
-def make_tree(method: Json, tensors: Iterable[Json], most_rows: int) -> Tree:
+def make_tree(
+    method: Json, tensors: Iterable[Json], times: Mapping[str, float], most_rows: int
+) -> Tree:
     """Return the root module of a method, with the modules below it in `children`.
 
     The `path` of a module is its qualified name, and its `name` is the part of the path below its
-    parent's. `runners` counts calls by what runs them, and `size` is the bytes of tensors; both
-    include the modules below. If a failure was traced to an operator in the module, `error` is that
-    operator's error, else None. `calls` are the module's own calls.
+    parent's. `runners` counts calls by what runs them, `size` is the bytes of tensors, and `time`
+    is in milliseconds; all three include the modules below. If a failure was traced to an operator
+    in the module, `error` is that operator's error, else None. `calls` are the module's own calls.
 
     Args:
         method: a method's record with `modules`.
         tensors: the tensors of the package's contents.
+        times: milliseconds by module, from the latest profile of the method; empty without one.
         most_rows: the number of modules and calls above which deep modules are merged into the ones
             around them, and equal calls on several lines into one.
     """
@@ -35,6 +38,8 @@ def make_tree(method: Json, tensors: Iterable[Json], most_rows: int) -> Tree:
     for call in calls:
         _add_call(_find(root, _parts(call["module"])[:depth]), call, depth < deepest)
     _add_sizes(root, method["method"], tensors)
+    for path, milliseconds in times.items():
+        _find(root, _parts(path), make=False)["time"] += milliseconds
     _add_errors(root, method)
     return _sum_up(root)
 
@@ -58,6 +63,7 @@ def _make_module(name: str, path: str) -> Tree:
         "path": path,
         "runners": Counter[str](),
         "size": 0,
+        "time": 0.0,
         "error": None,
         "calls": {},
         "children": {},
@@ -110,19 +116,21 @@ def _sum_up(module: Tree) -> Tree:
     if module["name"] and len(children) == 1 and not module["calls"]:
         (child,) = children
         name = f"{module['name']}.{child['name']}"
-        merged = {"name": name, "size": child["size"] + module["size"]}
-        return {**child, **merged, "error": child["error"] or module["error"]}
+        sums = {what: child[what] + module[what] for what in ("size", "time")}
+        error = child["error"] or module["error"]
+        return {**child, **sums, "name": name, "error": error}
     runners: Counter[str] = Counter(module["runners"])
-    size = module["size"]
+    size, time = module["size"], module["time"]
     for child in children:
         runners += child["runners"]
         size += child["size"]
+        time += child["time"]
     calls: list[Mapping[str, Any]] = []
     for (operator, runner, line), count in module["calls"].items():
         call = {"operator": operator, "runs_on": runner, "line": line, "count": count}
         calls.append(call)
-    sums = {"runners": runners, "size": size, "calls": calls, "children": children}
-    return {**module, **sums}
+    sums = {"runners": runners, "size": size, "time": time}
+    return {**module, **sums, "calls": calls, "children": children}
 
 
 def delegated_share(runners: Mapping[str, int]) -> float | None:

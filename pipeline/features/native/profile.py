@@ -24,6 +24,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
+from pipeline.program.module_paths import innermost_module
 from pipeline.program.operator_libraries import load_libraries
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
@@ -160,23 +161,27 @@ def describe_instructions(
     Raises PipelineError if the package can't be read.
     """
     plan = read_package(files).plans[method]
-    places = _InstructionLines(subject, method)
+    lines = _InstructionLines(subject, method)
     facts = {}
     for index, instruction in enumerate(plan.chains[0].instructions):
         call = instruction.instr_args
         if isinstance(call, schema.KernelCall):
             operator = plan.operators[call.op_index]
             name = ".".join(filter(None, (operator.name, operator.overload)))
-            facts[index] = InstructionFacts(name, _KERNELS, places.find_line(index))
+            facts[index] = InstructionFacts(
+                name, _KERNELS, lines.find_line(index), lines.find_module(index)
+            )
         elif isinstance(call, schema.DelegateCall):
             backend = plan.delegates[call.delegate_index].id
-            where = places.find_partition(index, call.delegate_index)
-            facts[index] = InstructionFacts("", backend, where)
+            where = lines.find_partition(index, call.delegate_index)
+            facts[index] = InstructionFacts(
+                "", backend, where, lines.find_module(index)
+            )
     return facts
 
 
 class _InstructionLines:
-    """Finds the source lines of a model that a method's instructions come from."""
+    """Finds the source lines and modules of a model that a method's instructions come from."""
 
     def __init__(self, subject: Subject, method: str) -> None:
         lowered = subject.load_lowered(method)
@@ -187,17 +192,24 @@ class _InstructionLines:
 
     def find_line(self, index: int) -> str:
         """Return the source line of an instruction outside delegates, or "" if it is unknown."""
-        lines = self._find_lines([self._instructions.node_places.get(index)])
+        lines = self._find_lines(self._find_places(index))
         return next((line.where for line in lines), "")
+
+    def find_module(self, index: int) -> str:
+        """Return the innermost module that contains all source nodes of an instruction, or ""."""
+        nodes = self._find_nodes(self._find_places(index))
+        paths = [innermost_module(node).split(".") for node in nodes]
+        common = []
+        for parts in zip(*paths, strict=False):
+            if len({*parts}) > 1:
+                break
+            common.append(parts[0])
+        return ".".join(common)
 
     def find_partition(self, index: int, number: int) -> str:
         """Return a delegate's partition number, with its source lines if all are in one file."""
         text = f"partition {number}"
-        places: list[int] = []
-        for call in self._instructions.delegates:
-            if call.index == index:
-                places += call.places
-        lines = list(self._find_lines(places))
+        lines = list(self._find_lines(self._find_places(index)))
         if len({line.file for line in lines}) != 1:
             return text
         numbers = sorted(line.line for line in lines)
@@ -205,12 +217,25 @@ class _InstructionLines:
         span = f"{first}-{last}" if first != last else f"{first}"
         return f"{text} ({lines[0].file}:{span})"
 
-    def _find_lines(self, places: Sequence[int | None]) -> Iterator[SourceLine]:
+    def _find_places(self, index: int) -> list[int]:
+        """Return the places of an instruction's nodes in the lowered program."""
+        if index in self._instructions.node_places:
+            return [self._instructions.node_places[index]]
+        places: list[int] = []
+        for call in self._instructions.delegates:
+            if call.index == index:
+                places += call.places
+        return places
+
+    def _find_nodes(self, places: Sequence[int]) -> Iterator[Node]:
+        """Yield the source nodes that nodes of the lowered program come from."""
         for place in places:
-            if place is not None and self._origins is not None:
-                place = self._origins.get(place)
-            if place is None:
-                continue
-            line = source_line(self._nodes[place], self._root)
+            origin = place if self._origins is None else self._origins.get(place)
+            if origin is not None:
+                yield self._nodes[origin]
+
+    def _find_lines(self, places: Sequence[int]) -> Iterator[SourceLine]:
+        for node in self._find_nodes(places):
+            line = source_line(node, self._root)
             if line is not None:
                 yield line

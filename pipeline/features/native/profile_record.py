@@ -41,8 +41,12 @@ def describe_profile(
 ) -> dict[str, Any]:
     """Return the record of a profile.
 
-    Times are in milliseconds, and shares of the whole method's time from 0 to 1.
+    Times are in milliseconds, and shares of the whole method's time from 0 to 1. `modules` has the
+    time by the innermost module that contains everything that an instruction computes.
     """
+    modules: dict[str, float] = {}
+    for row in profile_rows:
+        modules[row.module] = modules.get(row.module, 0.0) + row.milliseconds
     rows = []
     for row in profile_rows[:_MOST_ROWS]:
         facts = {
@@ -54,7 +58,13 @@ def describe_profile(
             "share": round(row.share, 4),
         }
         rows.append(facts)
-    return {"device": device, "repeats": repeats, "ms": round(time, 6), "rows": rows}
+    return {
+        "device": device,
+        "repeats": repeats,
+        "ms": round(time, 6),
+        "rows": rows,
+        "modules": {module: round(ms, 6) for module, ms in modules.items()},
+    }
 
 
 def keep_profile(

@@ -54,14 +54,17 @@ class TimedEvent:
 class InstructionFacts:
     """An instruction of a method.
 
-    It has an operator ("" for the call of a delegate), the backend that runs it, and the source
-    line or partition that it comes from.
+    It has an operator ("" for the call of a delegate), the backend that runs it, the source line or
+    partition that it comes from, and the innermost module with everything that it computes.
     """
 
-    def __init__(self, operator: str, backend: str, where: str) -> None:
+    def __init__(
+        self, operator: str, backend: str, where: str, module: str = ""
+    ) -> None:
         self.operator = operator
         self.backend = backend
         self.where = where
+        self.module = module
 
 
 class ProfileRow:
@@ -71,7 +74,8 @@ class ProfileRow:
         calls: the number of calls in one execution.
         milliseconds: the time in one execution, as the median of all executions.
         share: the fraction of the whole method's median time, from 0 to 1.
-        backend: the backend of the instruction; "" for the runtime itself, as is `where`.
+        backend: the backend of the instruction; "" for the runtime itself, as are `where` and
+            `module`.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class ProfileRow:
         self.share = share
         self.backend = ""
         self.where = ""
+        self.module = ""
 
 
 # The subject of a row: the index of an instruction, and the name of a part of it, or "".
@@ -116,6 +121,7 @@ def make_rows(
         if facts is not None:
             row.name = name or facts.operator or "delegate call"
             row.backend, row.where = facts.backend, facts.where
+            row.module = facts.module
         rows.append(row)
     return sorted(rows, key=lambda row: -row.milliseconds)
 

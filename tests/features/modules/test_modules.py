@@ -34,15 +34,20 @@ TENSORS = [
     {"name": "net.layers.1.fc.bias", "size": 1000, "methods": ["other"]},
     {"name": "", "size": 5, "methods": ["run"]},
 ]
+TIMES = {"": 0.5, "net.layers": 0.25, "net.layers.1.fc": 2.0, "net.layers.1.fc.gone": 1.0}
 CULPRIT = {"module": "net.layers.0", "error": {"max_abs": 0.25}}
 
 
 def tree(most_rows=100, **changes):
-    return make_tree({"method": "run", "modules": CALLS, **changes}, TENSORS, most_rows)
+    method = {"method": "run", "modules": CALLS, **changes}
+    return make_tree(method, TENSORS, TIMES, most_rows)
 
 
-def test_a_tree_sums_calls_bytes_and_errors_of_what_is_below():
+def test_a_tree_sums_calls_bytes_times_and_errors_of_what_is_below():
     root = tree(culprits=[CULPRIT])
+    (layers,) = root["children"]
+    times = [module["time"] for module in (root, layers, *layers["children"])]
+    assert times == [3.75, 3.25, 0.0, 3.0]
     assert root["runners"] == {"folded": 1, "XnnpackBackend": 4, "kernels": 2}
     assert root["size"] == 115
     (layers,) = root["children"]
@@ -84,6 +89,14 @@ def test_a_page_escapes_names_and_links_lines_of_the_workspace():
     assert 'id="method-classify"' in page
     (table,) = section(record(calls)).parts
     assert table.rows[0]["method"].href == f"modules.html#method-{table.rows[0]['method'].text}"
+
+
+def test_a_page_shows_the_times_of_the_latest_profile():
+    report = record(CALLS)
+    assert b" ms" not in render_modules(report, {}, {})["modules.html"]
+    report["profiles"] = {"classify": {"modules": TIMES}, "features": {}}
+    page = render_modules(report, {}, {})["modules.html"].decode()
+    assert "3.75 ms" in page and "3.25 ms" in page
 
 
 def test_a_package_of_an_older_version_has_a_page_without_modules():

@@ -31,7 +31,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace
 
 INSTRUCTIONS = {
-    0: InstructionFacts("aten::add.out", "kernel", "models/small.py:7"),
+    0: InstructionFacts("aten::add.out", "kernel", "models/small.py:7", "net.sum"),
     1: InstructionFacts("", "XnnpackBackend", "partition 0 (models/small.py:8-9)"),
     2: InstructionFacts("", "AddSubBackend", "partition 1"),
 }
@@ -101,6 +101,7 @@ def test_a_profile_stays_while_the_files_are_the_same(built):
     validated = [SimpleNamespace(kind="validate", package="pair")]
     restore_profiles(workspace, validated, {})
     assert read_report(workspace, "pair")["profiles"] == {"encode": record}
+    assert record["modules"] == {"": 0.0009, "net.sum": 0.0001}
     assert "GEMM #1" in built.bytes_of("pair", "report.html").decode()
     path.write_text(json.dumps(anew))
     kept = json.loads((folder / "encode.profile.json").read_text())

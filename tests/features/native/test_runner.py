@@ -314,6 +314,9 @@ def test_a_profile_of_a_method_that_needs_state_from_others(bench):
     [block] = Inspector(etdump_path=str(dump)).event_blocks
     [whole] = [event for event in block.events if event.name == "Method::execute"]
     assert len(whole.perf_data.raw) == 4  # only the method's, not its sequence's
+    record = json.loads((dump.parent / "step.profile.json").read_text())["profile"]
+    rows_ms = sum(row["ms"] for row in record["rows"])
+    assert sum(record["modules"].values()) == pytest.approx(rows_ms, abs=1e-4)
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event["name"] == "Method::execute" for event in events) == 4
     assert made.doit("profile", "shared/stap") == 1
