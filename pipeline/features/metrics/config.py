@@ -37,7 +37,7 @@ class MetricLimits(Options):
     """The limits for one value of a metric. A value without limits is only reported."""
 
     min: _Figure | None = None
-    """The minimum value of the package. `71%` is 0.71.
+    """The minimum value of the metric for the package; `71%` is 0.71.
 
     Example: 0.71
     """
@@ -49,7 +49,8 @@ class MetricLimits(Options):
     """
     max_drop: Portion | None = None
     """How far the package's value may drop below the source's, on the same samples and in the
-    metric's own unit: `0.5%` is 0.005, which is half a percentage point of an accuracy.
+    metric's own unit: `0.5%` is 0.005, which is half a percentage point if the metric is an
+    accuracy.
 
     Example: 0.5%
     """
@@ -59,19 +60,19 @@ class MetricLimits(Options):
     Example: 0.02
     """
     samples: int = Field(default=1000, ge=1, le=10_000_000)
-    """The maximum number of samples to run; `data` may yield more, or never end.
+    """The maximum number of samples to run; `data` may yield more samples than that, or never end.
 
     Example: 5000
     """
     method: MethodName | None = None
-    """The method that runs the inputs, if the package has several and the metric's file has no
+    """The method to call with the inputs, if the package has several and the metric's file has no
     `predict`.
 
     Example: classify
     """
     device: Annotated[str, Field(pattern=r"^[\w:.,=+-]{1,100}$")] | None = None
-    """The device from `validate.devices` that runs the package; by default this machine's Python
-    bindings.
+    """The device from `validate.devices` that runs the package; by default, ExecuTorch's Python
+    bindings run it on this machine.
 
     Example: native
     """

@@ -26,8 +26,8 @@ GATE = Gate(
     values=Size,
     unit="bytes",
     text=(
-        "The maximum size of the files that only this package of the family has. An app with the "
-        "other packages must load these files in addition."
+        "The maximum size of the files that only this package of the family has, which an app that "
+        "already contains the other packages needs in addition."
     ),
     example="500kB",
     measure=measure,
