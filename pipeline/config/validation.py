@@ -152,12 +152,12 @@ class ValidateConfig(Limits):
     """Settings for validating the package against its source programs."""
 
     inputs: int = Field(default=3, ge=0, le=2**31 - 1)
-    """The number of generated input sets for each method.
+    """The number of random input sets that are generated for each method.
 
     Example: 10
     """
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
-    """The seed of the random generator of input sets.
+    """The seed of the random generator for input sets.
 
     Example: 7
     """

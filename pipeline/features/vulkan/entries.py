@@ -91,7 +91,7 @@ class VulkanOptions(Options):
     """Don't delegate operators on bool tensors, since some GPUs lack the int8 buffers that store
     them."""
     downcast_64_bit: bool = True
-    """Store 64-bit numbers in 32 bits, which every GPU supports."""
+    """Store 64-bit numbers as 32-bit numbers, which every GPU supports."""
     texture_limits: tuple[Extent, Extent, Extent] | None = Field(None, strict=False)
     """The maximum width, height and depth of a 3D texture; by default, 16384, 16384 and 2048."""
     small_texture_limits: bool = False
@@ -108,11 +108,12 @@ class VulkanOptions(Options):
     memory_layout_override: Annotated[str, OneOf("vulkan_layouts")] | None = None
     "The memory layout of tensors, unless an operator requires another one."
     skip_tag_memory_metadata: bool = False
-    """Don't insert transitions between storage types or layouts; for debugging the backend."""
+    """Don't insert transitions between storage types or layouts. This option is for debugging the
+    backend."""
     skip_memory_planning: bool = False
-    """Give each tensor its own memory; for debugging the backend."""
+    """Give each tensor its own memory. This option is for debugging the backend."""
     warmup_execute_after_compile: bool = False
-    """Run each graph once when it is loaded."""
+    """Make the runtime run each graph once when it loads the graph."""
     operator_blocklist: Distinct[OperatorName] | None = None
     """Operators not to delegate, such as aten.add.Tensor."""
     operator_allowlist: Distinct[OperatorName] | None = None

@@ -43,7 +43,8 @@ class XnnpackOptions(Options):
     """Options of `XnnpackPartitioner`."""
 
     per_op_mode: bool = False
-    """Give every operator its own partition instead of merging them."""
+    """Give every operator its own partition, instead of merging operators into larger
+    partitions."""
     config_precisions: Distinct[XnnpackPrecision] | None = None
     """Delegate only operators with one of these precisions; by default, operators of any
     precision."""
