@@ -56,41 +56,43 @@ class EdgeConfig(Options):
     """Settings for the edge dialect (`EdgeCompileConfig`), and passes over the edge program."""
 
     check_ir_validity: bool = True
-    """Check that only core ATen operators and known types remain.
+    """Check that the edge program contains only core ATen operators, with dtypes that they support.
 
     Example: false
     """
     skip_dim_order: bool = False
-    """Keep operators that use memory formats instead of dim orders.
+    """Keep operators that take a memory format, instead of replacing them with operators that take
+    a dim order.
 
     Example: true
     """
     preserve_ops: Distinct[Operator] | None = None
-    """Operators to keep whole instead of decomposing them, such as aten.linear.default.
+    """Operators to keep instead of decomposing them, such as aten.linear.default.
 
     Example: [aten.linear.default]
     """
     core_aten_ops_exceptions: Distinct[Operator] | None = None
-    """Operators outside core ATen that may remain.
+    """Operators outside core ATen that the edge program may contain.
 
     Example: [aten.foo.default]
     """
     keep_ranges: bool = False
     """Lower without oneDNN and NNPACK, which make torch narrow the ranges of dynamic sizes that
-    pass through convolutions. The result is the same as that of the joint call under
-    torch.backends.mkldnn.flags(enabled=False) and torch.backends.nnpack.flags(enabled=False).
+    pass through convolutions. The result is the same as that of ExecuTorch's
+    to_edge_transform_and_lower under torch.backends.mkldnn.flags(enabled=False) and
+    torch.backends.nnpack.flags(enabled=False).
 
     Example: true
     """
     passes: Passes = ()
-    """The passes to run over the edge program, in this order; each is module:name, from passes/,
-    ExecuTorch or an installed distribution.
+    """The passes to run over the edge program, in this order; each is written module:name and comes
+    from passes/, ExecuTorch or an installed distribution.
 
     Example: ['fusions:FuseGelu']
     """
     passes_after_delegation: Passes = ()
-    """The passes to run over the operators that were not delegated, by
-    `EdgeProgramManager.transform` and before anything is folded.
+    """The passes that `EdgeProgramManager.transform` runs over the operators that were not
+    delegated, before constants are folded.
 
     Example: ['fusions:DropCopies']
     """

@@ -26,8 +26,9 @@ class MemoryPlan(Options):
     """Settings for planning the memory of a method: options of `MemoryPlanningPass`."""
 
     algorithm: Algorithms = ("greedy",)
-    """greedy lets tensors with different lifetimes share memory, greedy_without_overlap does so
-    only in whole blocks, and naive gives each tensor its own memory. If you list several, the one
+    """The algorithm that plans memory: greedy lets tensors whose lifetimes don't overlap share
+    memory, greedy_without_overlap lets them share only whole blocks, each of which holds one tensor
+    at a time, and naive gives each tensor its own memory. If you list several algorithms, the one
     that needs the least memory is used. To use your own algorithm, write module:name, as for
     passes.
 
@@ -44,18 +45,18 @@ class MemoryPlan(Options):
     Example: true
     """
     alloc_graph_input: bool = True
-    """Plan memory for inputs; otherwise the caller provides it.
+    """Plan memory for inputs; if false, the caller provides it.
 
     Example: false
     """
     alloc_graph_output: bool = True
-    """Plan memory for outputs; otherwise the caller provides it.
+    """Plan memory for outputs; if false, the caller provides it.
 
     Example: false
     """
     alloc_mutable_buffers: bool = True
-    """Plan memory for mutable buffers; otherwise the runtime finds them by the names that
-    emit_mutable_buffer_names stores.
+    """Plan memory for mutable buffers; if false, the runtime provides the buffers, which it finds
+    by the names that emit_mutable_buffer_names stores.
 
     Example: false
     """
@@ -71,8 +72,9 @@ class MemoryPlanning(MemoryPlan):
 
     share_mutable_buffers: bool = False
     """Let buffers with the same name share memory across methods, such as the cache that prefill
-    fills and decode reads. All methods are then compiled together. This must be set for a package
-    whose methods use the same buffers; if false, each method has its own copy.
+    fills and decode reads. All methods are then compiled together. You must set this key to true or
+    false if methods use the same buffers and one of the methods changes them; if false, each method
+    has its own copy of the buffers.
 
     Example: true
     """
@@ -82,7 +84,7 @@ SymShapeEval = Literal["constraint_based", "hint_based"]
 
 
 class PropagateDevice(Options):
-    """Settings for moving values to and from the device of a delegate: `PropagateDeviceConfig`."""
+    """Settings for moving values to and from the device of a delegate (`PropagateDeviceConfig`)."""
 
     skip_h2d_for_method_inputs: bool = False
     """Expect the inputs that a delegate reads to be on its device already.
@@ -97,26 +99,28 @@ class PropagateDevice(Options):
 
 
 class MethodEmit(Options):
-    """Settings for writing this method; each replaces the package's setting."""
+    """Settings for emitting this method; each replaces the package's setting of the same name."""
 
     memory_planning: MemoryPlan | None = None
-    """Memory planning for this method, instead of the package's."""
+    """Settings for planning this method's memory; they replace the package's `emit.memory_planning`
+    as a whole."""
     sym_shape_eval: SymShapeEval | None = None
-    """Plan for the upper bounds of the method's dynamic sizes, or for the sizes in the export; by
-    default as in the package.
+    """Plan memory for the upper bounds of the method's dynamic sizes (constraint_based), or for the
+    sizes of the inputs that the method was exported with (hint_based); by default, the package's
+    setting applies.
 
     Example: hint_based
     """
     propagate_device: PropagateDevice | None = None
     """Keep the method's inputs or outputs on the device of the delegate that reads or writes them;
-    by default as in the package."""
+    by default, the package's settings apply."""
 
 
 class LayoutConfig(Options):
     "Settings for the layout of the .pte file. Changing them doesn't recompile anything."
 
     extract_delegate_segments: bool = True
-    """Store payloads of delegates in separate segments, so that a runtime can free them.
+    """Store the payloads of delegates in separate segments, so that the runtime can free them.
 
     Example: false
     """
@@ -126,12 +130,12 @@ class LayoutConfig(Options):
     Example: 4096
     """
     constant_tensor_alignment: PowerOfTwo | None = None
-    """The alignment of every constant, in bytes; by default the schema's, 16.
+    """The alignment of every constant, in bytes; by default 16, the schema's value.
 
     Example: 64
     """
     delegate_alignment: PowerOfTwo | None = None
-    """The alignment of every payload, in bytes; by default the schema's, 16.
+    """The alignment of every payload, in bytes; by default 16, the schema's value.
 
     Example: 64
     """
@@ -139,12 +143,13 @@ class LayoutConfig(Options):
 
 @open_to_features("emit")
 class EmitConfig(Options):
-    """Settings for writing the package: `ExecutorchBackendConfig`."""
+    """Settings for emitting the package (`ExecutorchBackendConfig`)."""
 
     external_weights: Weights = Field(default={})
-    """Store weights in .ptd files, including weights of delegates if the backend supports tags
-    (XNNPACK). `true` selects all, in weights.ptd; a list of modules or patterns of qualified names,
-    such as decoder or decoder.*, selects some; a mapping gives such a list for each file.
+    """Store weights in .ptd files, including the weights of delegates if the backend supports this
+    (only XNNPACK does). `true` stores all weights in weights.ptd; a list of modules or patterns of
+    qualified names, such as decoder or decoder.*, selects the weights to store there; a mapping
+    assigns such a list to each file.
 
     Example: {foundation: [encoder]}
     """
@@ -154,19 +159,19 @@ class EmitConfig(Options):
     Example: true
     """
     external_files: dict[Name, Patterns] = Field(default={})
-    """For each .ptd file, by its name, the constants to store in it: patterns for qualified names,
-    such as decoder.*. Applies regardless of external_constants.
+    """The constants to store in each .ptd file: a mapping from the file's name to patterns for
+    qualified names, such as decoder.*. It applies whether or not external_constants is set.
 
     Example: {embeddings: [embed.weight]}
     """
     initialized_buffers: tuple[Label, ...] = Field(default=(), strict=False)
-    """Store the initial values of mutable buffers whose names contain one of these strings; other
-    buffers start undefined.
+    """Store the initial values of mutable buffers whose names contain one of these strings; the
+    initial values of other buffers are undefined.
 
     Example: [count]
     """
     passes: Passes = ()
-    """Passes over the lowered program, before memory is planned.
+    """The passes to run over the lowered program before memory is planned, in this order.
 
     Example:
     ["executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass": {patterns: [count]}]
@@ -188,40 +193,41 @@ class EmitConfig(Options):
     Example: true
     """
     reinplace_extra_ops: Distinct[Operator] | None = None
-    """Additional operators that may overwrite an input, such as aten.relu.default; a list enables
-    the pass.
+    """Additional operators that may overwrite an input, such as aten.relu.default; setting this
+    list also enables run_reinplace_pass.
 
     Example: [aten.mul.Tensor]
     """
     sym_shape_eval: SymShapeEval = "constraint_based"
-    """Plan for the upper bounds of dynamic sizes, or for the sizes in the export.
+    """Plan memory for the upper bounds of dynamic sizes (constraint_based), or for the sizes of the
+    inputs that the methods were exported with (hint_based).
 
     Example: hint_based
     """
     propagate_device: PropagateDevice = PropagateDevice()
     enable_non_cpu_memory_planning: bool = True
-    """Plan device memory for inputs and outputs of delegates on devices other than the CPU;
-    otherwise all memory is planned on the CPU.
+    """Plan device memory for inputs and outputs of delegates on devices other than the CPU; if
+    false, all memory is planned on the CPU.
 
     Example: false
     """
     emit_mutable_buffer_names: bool = False
-    """Store the qualified names of mutable buffers.
+    """Store the qualified names of mutable buffers in the package.
 
     Example: true
     """
     external_mutable_weights: bool = False
-    """Store the weights for which a method returns gradients in a .ptd file.
+    """Store weights in a .ptd file if a method returns gradients for them.
 
     Example: true
     """
     ignore_to_out_var_failure: bool = False
-    """Keep operators without an out variant; the runtime must then implement them.
+    """Keep operators without an out variant; the app must then link kernels for them.
 
     Example: true
     """
     emit_stacktrace: bool = False
-    """Store the Python source line of each instruction.
+    """Store the Python stack trace of each instruction in the package.
 
     Example: true
     """
@@ -233,8 +239,8 @@ class EmitConfig(Options):
     """
     metadata: bool = False
     """Add the constant method get_metadata, which returns JSON: signatures of the methods, values
-    of constant methods, and the versions and sources of the build. This doesn't recompile any
-    method.
+    of constant methods, and the versions and sources of the build. Changing this key doesn't
+    recompile any method.
 
     Example: true
     """

@@ -46,13 +46,14 @@ class MethodConfig(Options):
     """Settings for lowering one method."""
 
     partitioners: tuple[PartitionerSpec, ...] = Field(strict=False)
-    """The delegates that the method is lowered to, tried in this order. An empty list selects
-    portable operators only.
+    """The partitioners to apply to the method, in this order; each delegates operators that the
+    earlier ones left. With an empty list, portable kernels run all operators. A `recipe` replaces
+    this key.
 
     Example: [xnnpack, {vulkan: {force_fp16: true}}]
     """
     modules: SelectedModules = None
-    """The sub-modules whose operators partitioners may delegate; by default all.
+    """The sub-modules whose operators the method's partitioners may delegate; by default, all.
 
     Example: [decoder.layers]
     """
@@ -60,14 +61,15 @@ class MethodConfig(Options):
     quantize: Annotated[
         SerializeAsAny[QuantizeConfig] | None, NeedsFeature("quantization")
     ] = None
-    """Quantize the method before it is lowered; by default it is not quantized.
+    """How to quantize the method before it is lowered; by default, it is not quantized.
 
     Example: {quantizer: xnnpack, per_channel: true}
     """
     emit: MethodEmit = MethodEmit()
     allow_none: bool = False
     """Accept a partitioner that delegates no part of the method, and a quantizer that quantizes no
-    part of it. By default, such a package is not linked, since the config asks for more.
+    part of it. By default, a package with such a method is not linked, since the config asks for
+    more.
 
     Example: true
     """
@@ -188,18 +190,19 @@ class PackageConfig(Options):
 
     package: str
     model: Name
-    """The model source: models/<model>.pt2, models/<model>.py or models/<model>/.
+    """The model source: models/<model>.pt2, models/<model>.py, models/<model>.yaml or
+    models/<model>/.
 
     Example: seq2seq
     """
     export: dict[ParameterName, Constant] = Field(default={})
-    """Arguments for export_methods() of models/<model>.py.
+    """Arguments for the function export_methods() in models/<model>.py.
 
     Example: {max_seq_len: 512}
     """
     target: Label | None = None
-    """The target device: the name of a file in targets/, whose runtime must be able to run the
-    package, or just a label for people and reports.
+    """The target device: the name of a file in targets/ that describes a runtime, which must be
+    able to run the package, or just a label for people and reports.
 
     Example: android-arm64
     """
@@ -209,17 +212,17 @@ class PackageConfig(Options):
     Example: seq2seq-v2
     """
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
-    """How each method of the model is lowered, or `omit` to leave it out."""
+    """How each method of the model is lowered; `omit` leaves a method out of the package."""
     omitted: tuple[MethodName, ...] = ()
     operators: Annotated[Distinct[Library], NeedsFeature("operators")] = ()
     """Libraries of the model's custom operators: modules and shared libraries in operators/, or
-    libraries from the workspace's settings. They are loaded in every process that loads the model's
-    programs.
+    libraries that the workspace's settings list. They are loaded in every process that loads the
+    model's programs.
 
     Example: [team_ops]
     """
     constant_methods: dict[MethodName, Constant] = Field(default={})
-    """Methods that return a constant, with their values.
+    """Methods that return a constant: a mapping from each method's name to its constant.
 
     Example: {get_max_len: 128}
     """

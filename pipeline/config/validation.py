@@ -64,13 +64,13 @@ class Limits(Options):
     """
 
     atol: Tolerance | None = None
-    """The absolute tolerance of an output's values; 1e-4 if only rtol is set. If neither is set,
-    the limits depend on the program's dtypes, depth and quantization.
+    """The absolute tolerance for an output's values; 1e-4 if only rtol is set. If neither atol nor
+    rtol is set, the limits depend on the program's dtypes, depth and quantization.
 
     Example: 0.0001
     """
     rtol: Tolerance | None = None
-    """The relative tolerance of an output's values; 1e-3 if only atol is set.
+    """The relative tolerance for an output's values; 1e-3 if only atol is set.
 
     Example: 0.001
     """
@@ -96,7 +96,7 @@ class Limits(Options):
     Example: 20.0
     """
     min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """The minimum cosine similarity between an output and the source program's.
+    """The minimum cosine similarity between an output and the source program's output.
 
     Example: 0.999
     """
@@ -118,16 +118,16 @@ class MethodLimits(Limits):
     """Limits on the difference between this method's export and its reference, instead of the
     package's."""
     random: bool | None = None
-    """Whether this method samples on purpose; replaces the package's setting.
+    """Whether this method draws random samples on purpose; replaces the package's setting.
 
     Example: true
     """
     # The content of these files is part of keys.
     examples: InputFiles | None = Field(default=None, exclude=True)
-    """Files of input sets for the method, by their path in the workspace, instead of the model's
-    own examples; same formats as `quantize.calibration`.
+    """Files of input sets for the method, by their paths in the workspace, to use instead of the
+    model's own examples; the formats are the same as for `quantize.calibration`.
 
-    Example: [inputs/encode.npz]
+    Example: [inputs/decode.npz]
     """
     cases: Cases | None = Field(default=None, exclude=True)
     """The cases to generate for this method, instead of the package's.
@@ -152,12 +152,12 @@ class ValidateConfig(Limits):
     """Settings for validating the package against its source programs."""
 
     inputs: int = Field(default=3, ge=0, le=2**31 - 1)
-    """The number of generated input sets for each method.
+    """The number of random input sets that are generated for each method.
 
     Example: 10
     """
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
-    """The seed of the random generator of input sets.
+    """The seed of the random generator for input sets.
 
     Example: 7
     """
@@ -171,7 +171,7 @@ class ValidateConfig(Limits):
         default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True
     )
     """The time limit in seconds, on the validating machine, for loading a method and for each of
-    its calls. A call that takes longer is stopped and fails.
+    its calls. If loading or a call takes longer, it is stopped and the method fails.
 
     Example: 120
     """
@@ -180,17 +180,18 @@ class ValidateConfig(Limits):
         default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True
     )
     """The time in seconds for validating the package; a quarter of it is reserved for locating
-    failures. Each method is called at least once; the rest of the time goes to the worst methods
-    first. The report lists everything that was left out. A later run with a larger budget continues
-    where this one stopped.
+    failures. Each method is called once before any is called again; the rest of the time goes first
+    to failed methods, then to the others, lowest SQNR first. The report lists everything that was
+    left out. A later run with a larger budget continues where the earlier one stopped.
 
     Example: 60
     """
     # The inputs and calls that follow from these two are part of keys.
     cases: Cases | None = Field(default=None, exclude=True)
     """The cases that are generated in addition to `inputs`: zeros, large values, the limits of
-    dynamic sizes, strided and expanded tensors. By default, all cases; for quantized methods, all
-    except large values; for methods whose ranges were observed, only strided tensors.
+    dynamic sizes, strided and expanded tensors. The default is all cases for a method that is not
+    quantized, all except large values if it is quantized without calibration, and only strided
+    tensors if it is quantized with calibration.
 
     Example: [zeros, limits]
     """
@@ -198,21 +199,24 @@ class ValidateConfig(Limits):
         tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...]
         | None
     ) = Field(default=None, strict=False, exclude=True)
-    """Sequences of calls to methods that share state; each sequence runs on one opened package. By
-    default, the first method is called once, then each other method `steps` times.
+    """Sequences of calls to methods that share state; a package is loaded once for each sequence,
+    so state carries over from call to call. By default, one sequence calls the first method once,
+    and then each of the other methods `steps` times.
 
     Example: [[encode, decode, decode]]
     """
     reference: Limits = Limits()
     """Limits on the difference between the exported program and its reference: `reference(method)`
-    of the exporter, and recorded outputs in golden/. By default, the limit is a few units in the
-    last place if PyTorch runs both; for recorded outputs, it depends on the program's dtypes. These
-    limits don't apply to the package, which is compared with the exported program."""
+    of the exporter, or recorded outputs in golden/. By default, the limit is a few units in the
+    last place if PyTorch runs both the program and the reference; for recorded outputs, the limit
+    depends on the program's dtypes. These limits don't apply to the package, which is compared with
+    the exported program."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
     """Examples and limits for individual methods, which replace the package's."""
     random: bool = False
-    """Whether methods sample on purpose, so that each call returns different values. They are then
-    judged by shapes, ranges, means and variances over repeated calls, not by values.
+    """Whether methods draw random samples on purpose, so that each call returns different values.
+    If so, their outputs are judged by shapes, ranges, means and variances over repeated calls, not
+    by individual values.
 
     Example: true
     """
@@ -231,7 +235,8 @@ class ValidateConfig(Limits):
     Example: true
     """
     bundle_limit: Size = 32 * 2**20
-    """The maximum size of a method's inputs and outputs in the bundled program.
+    """The maximum size of a method's inputs and outputs in the bundled program, as a number of
+    bytes or a size such as 8MB.
 
     Example: 8MB
     """

@@ -80,7 +80,7 @@ def _file_keys() -> Iterator[Key]:
         part = {"type": "object", **part} if name in ("defaults", "matrix") else part
         part["examples"] = [_FILE_EXAMPLES[name]]
         yield Key(name, part, False, part["description"])
-    words = "An ExecuTorch recipe, instead of `quantize` and `partitioners`."
+    words = "The ExecuTorch recipe that replaces `quantize` and `partitioners`."
     names = [name for name, recipe in RECIPES.items() if "refused" not in recipe]
     part = {"enum": names, "examples": ["xnnpack_fp32"]}
     yield Key("methods.<method>.recipe", part, False, words)
@@ -124,7 +124,10 @@ def config_keys() -> Iterator[str]:
             yield from [f"## {_TITLES[group]}", ""]
         yield from [f"### `{key.path}`", "", _facts(key), "", plain(key.meaning), ""]
         if key.also:
-            yield from [f"The same at {', '.join(f'`{path}`' for path in key.also)}.", ""]
+            yield from [
+                f"This key also exists at {' and '.join(f'`{path}`' for path in key.also)}.",
+                "",
+            ]
         if not key.groups:
             yield from ["```yaml", example(key.path), "```", ""]
 

@@ -116,11 +116,11 @@ class EthosUOptions(EthosUTarget):
     """The file that defines systems and memory modes: vela's own Arm/vela.ini, or the path of a
     file in the workspace."""
     system_config: Annotated[str | None, _suggested(SYSTEMS)] = None
-    """The system in config_ini that vela compiles for. By default Ethos_U55_High_End_Embedded,
+    """The system in config_ini that vela compiles for; by default Ethos_U55_High_End_Embedded,
     Ethos_U65_High_End or Ethos_U85_SYS_DRAM_Mid, depending on the NPU."""
     memory_mode: Annotated[str | None, _suggested(MEMORIES)] = None
-    """The memory mode in config_ini. By default Shared_Sram for U55, Dedicated_Sram_384KB for U65
-    and Sram_Only for U85."""
+    """The memory mode in config_ini that vela compiles for; by default Shared_Sram for U55,
+    Dedicated_Sram_384KB for U65 and Sram_Only for U85."""
     extra_flags: Distinct[VelaFlag] | None = None
     """Additional flags for vela, such as --optimise=Size or --arena-cache-size=400000."""
 

@@ -125,7 +125,7 @@ Softmax = Annotated[
     Literal["masked", "stable"] | None,
     AfterValidator(_check_softmax),
     Field(
-        description="The decomposition of softmax. By default masked, except for Ethos-U55 and "
+        description="The decomposition of softmax; by default masked, except for Ethos-U55 and "
         "U65 (the TOSA extension u55), which support only stable."
     ),
 ]
@@ -160,19 +160,20 @@ class ArmScheme(Options):
     """
 
     activations: Literal["int8", "int16"] = "int8"
-    """The type of activations. int16 requires the TOSA extension int16."""
+    """The quantized type of activations. For tosa and vgf, int16 requires the extension int16 in
+    tosa_spec."""
     per_channel: bool = True
     """Give each output channel of a weight its own scale."""
     act_qmin: Least = -128
-    """The minimum int8 activation."""
+    """The minimum quantized value of int8 activations."""
     act_qmax: Greatest = 127
-    """The maximum int8 activation."""
+    """The maximum quantized value of int8 activations."""
     weight_qmin: Least = -127
     "The minimum quantized weight; use -7 for int4."
     weight_qmax: Greatest = 127
     "The maximum quantized weight; use 7 for int4."
     eps: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """The minimum scale that observers may choose: by default 2**-16, or 2**-12 with int16
+    """The minimum scale that observers may choose; by default 2**-16, or 2**-12 with int16
     activations."""
 
     @field_validator(*RANGES)

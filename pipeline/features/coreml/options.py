@@ -52,35 +52,36 @@ class CoreMLOptions(Options):
     take_over_mutable_buffer: bool = True
     """Keep mutable buffers in the model as states; requires ios18."""
     take_over_constant_data: bool = True
-    """Keep weights in the model; otherwise they are passed as inputs."""
+    """Keep weights in the model; if false, they are passed to it as inputs."""
     lower_full_graph: bool = False
-    """Fail if an operator is not delegated, instead of leaving it to portable kernels."""
+    """Fail if an operator can't be delegated, instead of leaving it to portable kernels."""
     compute_unit: CoreMLComputeUnit = "all"
     """The processors of the device that may run the model."""
     minimum_deployment_target: Annotated[str, OneOf("coreml_targets")] | None = None
-    """The oldest OS version that must run the model, such as ios18; by default the oldest version
-    that supports it."""
+    """The oldest OS version that must run the model, such as ios18; by default, the oldest version
+    that supports the model."""
     compute_precision: Literal["float16", "float32"] = "float16"
     """The precision of the model's computation."""
     enumerated_shapes: EnumeratedShapes | None = None
     """The shapes that inputs with dynamic sizes may have, instead of any shape in a range: a list
     of shapes for each such input, by name. The first shapes of all lists belong together, as do the
-    second, and so on. `all` means every size that the method accepts. Requires lower_full_graph
-    and, for more than one such input, ios18."""
+    second, and so on. `all` means every size that the method accepts. This option requires
+    lower_full_graph and, for more than one such input, ios18."""
     model_type: Literal["model", "compiled_model"] = "model"
     """Where the model is compiled: `model` on the device, `compiled_model` on this machine, which
     must then run macOS."""
     op_linear_quantizer_config: CoreMLWeightQuantizer | None = None
-    """Quantize the weights of the converted model, except those of gathers; experimental."""
+    """Quantize the weights of the converted model, except those that gather operators read; this
+    option is experimental."""
     pass_names: Distinct[str] | None = None
-    """The coremltools passes to run instead of the default ones, in this order; for example
+    """The coremltools passes to run instead of the default ones, in this order, such as
     common::const_elimination."""
     multimethod_weight_sharing_strategy: Literal["positional", "disabled"] = (
         "positional"
     )
     """`positional` merges the partitions at the same position of every method into one model, so
     that weights are stored once; it requires ios18 and the same number of partitions in every
-    method."""
+    method. `disabled` makes a model of each partition."""
 
     @field_validator("lower_full_graph")
     @classmethod
@@ -125,7 +126,8 @@ class CoreMLScheme(Options):
     """Options of coremltools' `ModuleLinearQuantizerConfig`, for a `CoreMLQuantizer`."""
 
     quantization_scheme: Literal["symmetric", "affine"] = "symmetric"
-    """symmetric maps zero to the middle of the range; affine chooses a zero point."""
+    """symmetric maps zero to the middle of the quantized range; affine chooses a zero point that
+    fits the values."""
     activation_dtype: Literal["quint8", "float32"] = "quint8"
     """The quantized type of activations; float32 leaves them unquantized."""
     activation_observer: Literal["moving_average_min_max", "min_max"] = (

@@ -27,14 +27,14 @@ class Family(Options):
     """
     base: Name | None = None
     """The package whose weights the family shares. Only its weights are shared, so adding a package
-    to the family changes no existing file. By default, all weights that two packages have in common
-    are shared.
+    to the family changes no existing file. If `base` is not set, all weights that at least two
+    packages have in common are shared.
 
     Example: assistant-base
     """
     share: Weights = Field(default={WEIGHTS_FILE: ("*",)})
-    """The shared weights: all by default, in <name>.ptd; a list of modules or patterns of qualified
-    names; or such lists by file name.
+    """The weights to share: by default all, in <name>.ptd. A list of modules or patterns of
+    qualified names selects the weights to share; a mapping assigns such a list to each file.
 
     Example: {foundation: [base]}
     """

@@ -59,19 +59,19 @@ class MetricLimits(Options):
     Example: 0.02
     """
     samples: int = Field(default=1000, ge=1, le=10_000_000)
-    """The maximum number of samples to run; `data` may yield more, or never end.
+    """The maximum number of samples to run; `data` may yield more samples than that, or never end.
 
     Example: 5000
     """
     method: MethodName | None = None
-    """The method that runs the inputs, if the package has several and the metric's file has no
+    """The method to call with the inputs, if the package has several and the metric's file has no
     `predict`.
 
     Example: classify
     """
     device: Annotated[str, Field(pattern=r"^[\w:.,=+-]{1,100}$")] | None = None
-    """The device from `validate.devices` that runs the package; by default this machine's Python
-    bindings.
+    """The device from `validate.devices` that runs the package; by default, ExecuTorch's Python
+    bindings run it on this machine.
 
     Example: native
     """

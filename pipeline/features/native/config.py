@@ -51,8 +51,8 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     text = (
         "Devices on which each call of the validation is repeated, in addition to this machine's "
         "Python bindings, with the same limits: `native`, ExecuTorch's C++ runtime; "
-        "`qemu:<cpu>`, the same for aarch64 on an emulated processor; a board or phone that the "
-        "setting `native_boards` names; or a plugin's device."
+        "`qemu:<cpu>`, the same runtime for aarch64 on an emulated processor; a board or phone "
+        "that the setting `native_boards` names; or a plugin's device."
     )
     field = Field(
         default=(), description=text, examples=[["native", "qemu:cortex-a72"]]
@@ -81,9 +81,10 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     repeats = Field(
         default=None,
         description=(
-            "The number of repeated calls to each stateless method with the same inputs, on all "
-            "devices or by device. The report shows how many of these calls returned different "
-            "bytes than the first call; a call that exceeds the limits fails."
+            "The number of repeated calls to each stateless method with the same inputs: one "
+            "number for all devices, or a number for each device. The report shows how many of "
+            "these calls returned different bytes than the first call; a call that exceeds the "
+            "limits fails."
         ),
         examples=[100],
     )

@@ -44,8 +44,8 @@ class OpenvinoOptions(Options):
     """Options of `OpenvinoPartitioner` and of its compile specs."""
 
     device: Literal["CPU", "GPU", "NPU"] = "CPU"
-    """The processor that runs the package. OpenVINO compiles for it on the build machine, which
-    must have such a device."""
+    """The processor that runs the package. OpenVINO compiles on the build machine, which must
+    contain such a processor."""
     op_types_to_skip: Distinct[str] | None = None
     """Operators of the edge program that stay outside the delegate, such as aten.relu.default."""
     op_names_to_skip: Distinct[str] | None = None

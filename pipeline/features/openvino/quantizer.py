@@ -59,23 +59,26 @@ class OpenvinoQuantize(MixedQuantize):
     quantizer: Literal["openvino"]
     dynamic: Static = False
     mode: OpenvinoMode = "int8_sym"
-    """int8_sym: symmetric weights and activations; int8_mixed: symmetric weights, asymmetric
-    activations; int8_transformer: for transformers; int8wo_ and int4wo_: weights only."""
+    """int8_sym quantizes weights and activations symmetrically; int8_mixed quantizes weights
+    symmetrically and activations asymmetrically; int8_transformer is for transformers; modes that
+    begin with int8wo_ or int4wo_ quantize only weights."""
     smooth_quant: Annotated[bool, _OBSERVING] = False
-    """Shift the spread of activations to the weights (SmoothQuant)."""
+    """Scale down activations with large outliers, and scale up the weights to match
+    (SmoothQuant)."""
     fast_bias_correction: Annotated[bool, _OBSERVING] = True
     """Correct biases with a quick estimate. If false, the model is run again for every layer, which
     is slower but more accurate."""
     subset_size: Annotated[int, _OBSERVING] = Field(300, ge=1)
-    """The maximum number of observed calibration inputs."""
+    """The maximum number of calibration inputs that NNCF observes."""
     group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(128, ge=-1)
     """The number of weights in a channel that share a scale; -1 means all."""
     all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = False
     """Also quantize embeddings and the last layer to int4, instead of int8."""
     awq: Annotated[bool, _WEIGHT_ONLY_INT4] = False
-    """Scale weights by their activations first (AWQ)."""
+    """First scale weights according to the magnitude of the activations that they multiply
+    (AWQ)."""
     scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = False
-    """Choose scales that fit the outputs on calibration inputs."""
+    """Choose the scales that best preserve each layer's outputs on calibration inputs."""
 
     modules: dict[ModuleName, LeftAlone] = Field({})
     "Modules to leave unquantized, by qualified name, each with the value `none`."

@@ -25,7 +25,7 @@ class Publish(Options):
     Example: https://example.com/models/vision
     """
     description: _Text | None = None
-    """What the model is for, and which uses to avoid.
+    """What the model is for, and what it should not be used for.
 
     Example: Classifies photographs of plants.
     """
@@ -34,7 +34,7 @@ class Publish(Options):
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the `publish` field of package configs."""
     text = (
-        "Facts that the build can't know, for the model card of `doit publish`: {licence, "
-        "source_url, description}. Changing them doesn't lower anything again."
+        "Facts that the build can't know, for the model card that `doit publish` writes: {licence, "
+        "source_url, description}. Changing them doesn't rebuild anything."
     )
     return {"publish": (Publish | None, Field(default=None, description=text))}

@@ -91,18 +91,18 @@ File.:
   properties:
     extends:
       description: The configs that this one extends, by name without .yaml; later configs override
-        earlier ones. Mappings are merged, other values are replaced, and an empty value removes a
-        key.
+        earlier ones. Mappings are merged, other values are replaced, and an empty value removes an
+        inherited key.
       anyOf: [{{type: string}}, {{type: array, items: {{type: string}}, minItems: 1}}]
     defaults:
-      description: Settings for every method in `methods`.
+      description: Settings for every method in `methods`; a method's own settings override them.
       $ref: "#/$defs/Method."
     matrix:
       description: Axes with their values; each combination of values makes a package.
       $ref: "#/$defs/Matrix."
     package:
-      description: The name of each package of a matrix, such as asr-${{matrix.target}}; by
-        default <file>-<value>-<value>.
+      description: The name of each package that the matrix makes, such as asr-${{matrix.size}};
+        by default the file's name and one value per axis, such as asr-small-int8.
       type: string
 """
 
@@ -160,7 +160,7 @@ class ConfigSchemaGenerator(SchemaGenerator):
                 "enum": [
                     name for name, recipe in RECIPES.items() if "refused" not in recipe
                 ],
-                "description": "An ExecuTorch recipe, instead of `quantize` and `partitioners`.",
+                "description": "The ExecuTorch recipe that replaces `quantize` and `partitioners`.",
             }
         return generated
 

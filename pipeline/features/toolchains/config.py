@@ -13,7 +13,7 @@ from pipeline.features.toolchains.routing import HERE
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field that this feature adds to package configs."""
     text = (
-        "The name of the toolchain, from the setting `toolchains`, that builds the package; "
+        "The toolchain that builds the package, by its name in the setting `toolchains`; "
         f"`{HERE}` is the environment that runs doit."
     )
     field = Field(default=None, description=text, examples=["et15"])

@@ -59,8 +59,7 @@ class TorchaoQuantize(QuantizeConfig):
     embedding: EmbeddingOptions | None = None
     """The quantization of embeddings; by default none."""
     modules: dict[ModuleName, LeftAlone] = Field({})
-    "Modules whose linear layers and embeddings stay unquantized, by qualified name, each with "
-    "the value `none`."
+    """Modules to leave unquantized, by qualified name, each with the value `none`."""
 
     @model_validator(mode="after")
     def _quantizes_something(self) -> Self:

@@ -57,8 +57,8 @@ class TuneConfig(Options):
     space: dict[
         SettingPath, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]
     ] = Field(min_length=1)
-    """Alternative values for settings of this config, by path below `methods`, `defaults` or
-    `emit`; `null` leaves the setting out.
+    """Alternative values for settings of this config, by the setting's path, which begins with
+    `methods`, `defaults` or `emit`; `null` leaves the setting out.
 
     Example: {methods.classify.quantize: [null, {quantizer: xnnpack, per_channel: true}]}
     """
@@ -67,8 +67,8 @@ class TuneConfig(Options):
     )
     """The figures to minimize (`min`) or maximize (`max`): size, delegated_nodes, delegated_ops,
     planned_memory, sqnr, max_abs, latency; latency_p95.<device> and similar figures for a device of
-    `validate.devices`; any other figure by its path in report.json. The first figure decides which
-    trial is best.
+    `validate.devices`; or any other figure, by its path in report.json. The first figure decides
+    which trial is best.
 
     Example: {size: min, sqnr: max}
     """
@@ -79,8 +79,8 @@ class TuneConfig(Options):
     Example: {min_sqnr: 20, max_size: 10MB}
     """
     trials: int = Field(default=20, ge=1, le=10_000)
-    """The maximum number of variants to try. In a larger space, an Optuna sampler chooses the
-    variants; a smaller space is tried completely.
+    """The maximum number of variants to try. If the space contains more variants, an Optuna sampler
+    chooses which to try; otherwise, all are tried.
 
     Example: 40
     """
@@ -95,7 +95,7 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field that this feature adds to package configs, which is part of no key."""
     text = (
         "The alternatives that `doit tune` tries, and the figures that it ranks them by. This "
-        "section is not part of any key, so changing it doesn't rebuild anything."
+        "section is not part of any cache key, so changing it doesn't rebuild anything."
     )
     field = Field(default=None, description=text, exclude=True)
     return {"tune": (TuneConfig | None, field)}

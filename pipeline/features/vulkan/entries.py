@@ -88,14 +88,15 @@ class VulkanOptions(Options):
     force_fp16: bool = False
     """Compute in float16 and store weights as float16."""
     skip_bool_tensors: bool = False
-    """Don't delegate operators on bool tensors: some GPUs lack int8 buffers."""
+    """Don't delegate operators on bool tensors, since some GPUs lack the int8 buffers that store
+    them."""
     downcast_64_bit: bool = True
-    """Store 64-bit numbers in 32 bits, which every GPU supports."""
+    """Store 64-bit numbers as 32-bit numbers, which every GPU supports."""
     texture_limits: tuple[Extent, Extent, Extent] | None = Field(None, strict=False)
-    """The maximum size of a 3D texture: width, height, depth. By default 16384, 16384, 2048."""
+    """The maximum width, height and depth of a 3D texture; by default, 16384, 16384 and 2048."""
     small_texture_limits: bool = False
-    """Limit textures to 2048 in each dimension, which every GPU supports; can't be combined with
-    texture_limits."""
+    """Limit textures to 2048 in each dimension, a size that every GPU supports. This option can't
+    be combined with texture_limits."""
     buffer_limit: int = Field(128 * 1024 * 1024, ge=1)
     """The maximum size of a buffer, in elements. The installed partitioner accepts this option but
     ignores it."""
@@ -107,11 +108,12 @@ class VulkanOptions(Options):
     memory_layout_override: Annotated[str, OneOf("vulkan_layouts")] | None = None
     "The memory layout of tensors, unless an operator requires another one."
     skip_tag_memory_metadata: bool = False
-    """Don't insert transitions between storage types or layouts; for debugging the backend."""
+    """Don't insert transitions between storage types or layouts. This option is for debugging the
+    backend."""
     skip_memory_planning: bool = False
-    """Give each tensor its own memory; for debugging the backend."""
+    """Give each tensor its own memory. This option is for debugging the backend."""
     warmup_execute_after_compile: bool = False
-    """Run each graph once when it is loaded."""
+    """Make the runtime run each graph once when it loads the graph."""
     operator_blocklist: Distinct[OperatorName] | None = None
     """Operators not to delegate, such as aten.add.Tensor."""
     operator_allowlist: Distinct[OperatorName] | None = None
@@ -132,8 +134,8 @@ class WebGpuOptions(Options):
     nn_module_allowlist: ModuleAllowlist = None
     nn_module_blocklist: ModuleBlocklist = None
     operators: Distinct[OperatorName] = tuple(NAMES["webgpu_operators"])
-    """The operators to delegate: those that the runtime implements. By default the operators in
-    ExecuTorch's own tests."""
+    """The operators to delegate, all of which the WebGPU runtime must implement; by default, the
+    operators that ExecuTorch's own tests delegate."""
 
 
 class VulkanScheme(Options):
@@ -145,15 +147,15 @@ class VulkanScheme(Options):
     dynamic: bool = False
     """Quantize activations dynamically to int8. If false, only weights are quantized."""
     weight_bits: Literal[4, 8] = 8
-    """The number of bits per weight: 4 or 8."""
+    """The number of bits per weight."""
     weight_qmin: Least | None = None
     """The minimum quantized weight; by default the minimum for `weight_bits`."""
     weight_qmax: Greatest | None = None
     """The maximum quantized weight; by default the maximum for `weight_bits`."""
     act_qmin: Least | None = None
-    """The minimum quantized activation, if `dynamic`."""
+    """The minimum quantized activation, if `dynamic` is true."""
     act_qmax: Greatest | None = None
-    """The maximum quantized activation, if `dynamic`."""
+    """The maximum quantized activation, if `dynamic` is true."""
 
 
 class VulkanQuantize(VulkanScheme, MixedQuantize):
@@ -308,7 +310,7 @@ ENTRIES = (
     Backend(
         name="webgpu",
         backend_id="VulkanBackend",  # WebGPU's runtime has this name and reads this payload
-        summary="GPUs in browsers, for the few operators that its runtime supports",
+        summary="GPUs in browsers, for the few operators that WebGPU's runtime supports",
         options=WebGpuOptions,
         lowering=Lowering(
             _webgpu_partitioner,

@@ -43,11 +43,14 @@ class XnnpackOptions(Options):
     """Options of `XnnpackPartitioner`."""
 
     per_op_mode: bool = False
-    """Give every operator its own partition instead of merging them."""
+    """Give every operator its own partition, instead of merging operators into larger
+    partitions."""
     config_precisions: Distinct[XnnpackPrecision] | None = None
-    """Delegate only operators with one of these precisions; by default any."""
+    """Delegate only operators with one of these precisions; by default, operators of any
+    precision."""
     configs: Distinct[Annotated[str, OneOf("xnnpack_configs")]] | None = None
-    """Delegate only operators that match one of these partitioner configs; by default any."""
+    """Delegate only operators that match one of these partitioner configs; by default, operators
+    that match any config."""
     force_non_static_weights_for_f32_linear: bool = False
     "Keep the weights of float32 linear layers outside the delegate, as inputs."
 

@@ -16,8 +16,8 @@ GATE = Gate(
     values=Times,
     unit="ms",
     text=(
-        "The maximum median time of a call after the warm-up, in milliseconds; for all devices "
-        "of `validate.devices`, or by device."
+        "The maximum median time of a call after the warm-up, in milliseconds: one limit for all "
+        "devices of `validate.devices`, or a limit for each device."
     ),
     example="{native: 20, pi5: 35}",
     measure=measure,

@@ -25,8 +25,8 @@ GATE = Gate(
     values=Annotated[float, Field(gt=0, allow_inf_nan=False)],
     unit="times",
     text=(
-        "The maximum steady-state latency of a method on this host, as a multiple of the source "
-        "program's latency."
+        "The maximum steady-state latency of a method on the validating machine, as a multiple of "
+        "the source program's latency."
     ),
     example="1.5",
     measure=measure,

@@ -16,8 +16,8 @@ GATE = Gate(
     values=Times,
     unit="ms",
     text=(
-        "The maximum time to open the package and load a method, in milliseconds; for all "
-        "devices of `validate.devices`, or by device."
+        "The maximum time to open the package and load a method, in milliseconds: one limit for "
+        "all devices of `validate.devices`, or a limit for each device."
     ),
     example="{native: 50}",
     measure=measure,

@@ -28,7 +28,8 @@ GATE = Gate(
     unit="bytes",
     text=(
         "The maximum peak memory of the process that runs a method or, on emulated processors, "
-        "of the runtime's allocations; for all devices of `validate.devices`, or by device."
+        "of the runtime's allocations: one limit for all devices of `validate.devices`, or a limit "
+        "for each device."
     ),
     example="{native: 60MB}",
     measure=measure,
