@@ -27,7 +27,7 @@ def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
 
 FEATURE = Feature(
     "operators",
-    "load a team's own operator libraries",
+    "load a team's own operator libraries (`operators`)",
     settings={
         "operators": Setting(
             parse_texts,

@@ -58,7 +58,7 @@ SETTINGS = {
 }
 FEATURE = Feature(
     "toolchains",
-    "build with other releases of ExecuTorch, run packages there, and compare",
+    "build packages with other releases of ExecuTorch, run them there, and compare them",
     verbs=(UPGRADE, RUNTIMES),
     settings=SETTINGS,
     options={"toolchain": "pipeline.features.toolchains.driver:run_elsewhere"},
