@@ -32,7 +32,7 @@ FEATURE = Feature(
         "operators": Setting(
             parse_texts,
             "a list of modules and library paths",
-            "Operator libraries that are loaded for every package and every exporter.",
+            "The operator libraries that are loaded for every package and every exporter.",
         )
     },
     summarize="pipeline.features.operators.planning:summarize",
