@@ -110,14 +110,14 @@ SETTINGS: Mapping[str, Setting] = {
     "store_size": Setting(
         _parse_size,
         "a size such as 50GB",
-        "The maximum size of the store. If it is exceeded, the least recently used results are "
-        "removed first.",
+        "The maximum size of the store. If the store exceeds it, the least recently used results "
+        "are removed.",
         DEFAULT_CAP,
     ),
     "signing_key": Setting(
         _parse_path,
         "a path",
-        "The private Ed25519 key that signs attestations, and results when they are pushed.",
+        "The private Ed25519 key that signs attestations, and results that are pushed to a remote.",
     ),
     "trusted_keys": Setting(
         _parse_paths,
@@ -138,7 +138,7 @@ SETTINGS: Mapping[str, Setting] = {
     "data": Setting(
         _parse_paths,
         "a path or a list of paths",
-        "The folders outside the workspace that links in the workspace may point to.",
+        "The folders outside the workspace that symbolic links in the workspace may point to.",
     ),
     "executor": Setting(
         lambda value, _: checked(
@@ -151,14 +151,14 @@ SETTINGS: Mapping[str, Setting] = {
     "fast_lowering": Setting(
         _parse_bool,
         "true or false",
-        "Whether to speed up ExecuTorch's calls; packages keep the same bytes.",
+        "Whether to speed up ExecuTorch's lowering; this doesn't change the bytes of packages.",
         "true",
     ),
     "refit": Setting(
         _parse_bool,
         "true or false",
         "Whether to put new weights into a lowered program instead of lowering it again, if only "
-        "the weights of the method have changed; packages keep the same bytes.",
+        "the weights of a method have changed; this doesn't change the bytes of packages.",
         "true",
     ),
     "allow": Setting(

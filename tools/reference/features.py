@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pipeline.moments import Feature, find_features
 from tools.reference.markdown import row
 
-_NO_MOMENTS = ("name", "summary", "link_files", "distribution")
+_NO_MOMENTS = ("name", "summary", "link_files", "page_files", "distribution")
 
 
 def features() -> Iterator[str]:
     """Yield the table of the features."""
-    yield "| feature | a build without it can't | moments |"
+    yield "| feature | what a build can do with it | moments |"
     yield "|---|---|---|"
     for feature in find_features():
         moments = ", ".join(f"`{name}`" for name in _moments(feature))
-        yield row(f"`{feature.name}`", feature.summary, moments)
+        yield row(f"`{feature.name}`", feature.summary, moments or "none")
 
 
 def _moments(feature: Feature) -> Iterator[str]:

@@ -11,7 +11,7 @@ from tools.reference.markdown import row
 
 def linking() -> Iterator[str]:
     """Yield the table of all backends."""
-    yield "| backend | in the package | CMake option | library | notes |"
+    yield "| backend | name in packages | CMake option | library | notes |"
     yield "|---|---|---|---|---|"
     for name, backend in BACKENDS.items():
         if backend.plugin:
@@ -24,12 +24,12 @@ def linking() -> Iterator[str]:
             f"operators `{kernels}::...`" if kernels else f"`{backend.backend_id}`",
             quoted(linked["option"]),
             quoted(linked["library"]),
-            linked["more"],
+            linked["more"] or "none",
         )
 
 
 def quoted(name: str) -> str:
-    """Return a name as code, or an empty cell if there is none."""
+    """Return a name as code, or "none" if there is none."""
     if name:
         return f"`{name}`"
-    return ""
+    return "none"

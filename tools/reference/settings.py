@@ -13,5 +13,5 @@ def settings() -> Iterator[str]:
     yield "| setting | variable | values | default | meaning |"
     yield "|---|---|---|---|---|"
     for name, setting in find_settings().items():
-        variable = f"`{variable_of(name)}`" if setting.has_variable else ""
+        variable = f"`{variable_of(name)}`" if setting.has_variable else "none"
         yield row(f"`{name}`", variable, setting.expected, setting.default, setting.meaning)

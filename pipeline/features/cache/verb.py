@@ -27,21 +27,38 @@ from pipeline.store.usage import Usage
 STATISTICS = {
     "format": Literal[1],
     "store": (str, "the folder of the store"),
-    "bytes": Count,
+    "bytes": (Count, "the size of the store"),
     "greatest_bytes": (
         Count,
         None,
-        "the size above which results are evicted; null for no limit",
+        "the size above which results are evicted; null if there is no limit",
     ),
-    "blobs": {"number": Count, "bytes": Count},
-    "results": {"number": Count, "bytes": Count, "kinds": {str: Count}},
+    "blobs": ({"number": Count, "bytes": Count}, "the blobs in the store"),
+    "results": (
+        {
+            "number": Count,
+            "bytes": Count,
+            "kinds": ({str: Count}, "the number of results by kind of action"),
+        },
+        "the action results in the store",
+    ),
     "usage": (
-        {str: {"hits": Count, "misses": Count, "saved": Seconds, "spent": Seconds}},
-        "over all runs with this store, by kind of action",
+        {
+            str: {
+                "hits": (Count, "the number of results that were found"),
+                "misses": (Count, "the number of results that were missing"),
+                "saved": (
+                    Seconds,
+                    "the seconds that the hits took when they were computed",
+                ),
+                "spent": (Seconds, "the seconds that the misses took"),
+            }
+        },
+        "the lookups of all runs with this store, by kind of action",
     ),
     "remote": (str, None, "the address of the remote; null if there is none"),
-    "fetched_bytes": (Count, "bytes fetched from remotes in all runs"),
-    "pushed_bytes": Count,
+    "fetched_bytes": (Count, "the bytes fetched from remotes in all runs"),
+    "pushed_bytes": (Count, "the bytes pushed to remotes in all runs"),
 }
 
 # The input from which the key of each kind of action is made.

@@ -11,6 +11,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "cases",
-    "validate on zeros, large values, least and greatest sizes, and other memory layouts",
+    "validate on zeros, large values, smallest and largest sizes, and other memory layouts",
     run_cases="pipeline.features.cases.runs:run_cases",
 )

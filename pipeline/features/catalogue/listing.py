@@ -36,32 +36,46 @@ CATALOGUE = {
     "backends": [
         {
             "name": (str, "the name in configs"),
-            "backend_id": (str, None, "the id of its delegate; null if it has none"),
-            "summary": str,
-            "lowers": (bool, "whether this machine can lower to it"),
-            "needs": ([str], "requirements for lowering that this machine lacks"),
-            "runs": (bool, None, "whether this machine can run it; null if unknown"),
-            "runs_how": (str, "how it runs here, or why it can't"),
-            "joint": (bool, "whether it sees all methods of a package at once"),
+            "backend_id": (
+                str,
+                None,
+                "the id of the backend in packages; null if it makes no delegates",
+            ),
+            "summary": (str, "what the backend is for, in one line"),
+            "lowers": (bool, "whether this machine can lower to the backend"),
+            "needs": ([str], "the requirements for lowering that this machine lacks"),
+            "runs": (
+                bool,
+                None,
+                "whether this machine can run the backend's delegates; null if unknown",
+            ),
+            "runs_how": (
+                str,
+                "what runs the delegates on this machine, or why nothing can",
+            ),
+            "joint": (
+                bool,
+                "whether the backend receives all methods of a package at once",
+            ),
             "same_bytes": (
                 bool,
                 None,
-                "whether every lowering produces the same bytes; null if unknown",
+                "whether every lowering of a program produces the same bytes; null if unknown",
             ),
             "distributions": (
                 {str: str},
-                "the distributions that lower to it, with versions",
+                "the distributions that lowering uses, with their versions",
             ),
             "plugin": (
                 str,
                 None,
-                "the distribution that provides it; null for built-in ones",
+                "the distribution that provides the backend; null if pte-pipeline does",
             ),
             "options": ({str: Any}, "the partitioner's options, as a JSON Schema"),
             "quantizer": (
                 {str: Any},
                 None,
-                "the quantizer's options, as a JSON Schema",
+                "the quantizer's options, as a JSON Schema; null without a quantizer",
             ),
         }
     ],
@@ -69,7 +83,7 @@ CATALOGUE = {
         {str: {str: Any}},
         "quantizers without a backend, with the JSON Schemas of their options",
     ),
-    "plugin_problems": ({str: str}, "by plugin, why it can't be used"),
+    "plugin_problems": ({str: str}, "the reasons why plugins can't be used, by plugin"),
 }
 
 

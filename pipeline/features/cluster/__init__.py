@@ -21,8 +21,8 @@ FEATURE = Feature(
         "worker_timeout": Setting(
             parse_seconds,
             "a number of seconds above 0",
-            "The number of seconds without a message after which a worker's actions move to other "
-            "workers.",
+            "The number of seconds without a message from a worker after which its actions move to "
+            "other workers.",
             "180",
         )
     },

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "config_edits",
-    "write settings into config files and keep their comments and layout, for `--write`",
+    "write settings into config files without losing comments and layout, for `--write`",
     edit_config="pipeline.features.config_edits.edit:edit_members",
 )

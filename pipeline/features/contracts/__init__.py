@@ -27,7 +27,7 @@ CONTRACT = Command(
 )
 FEATURE = Feature(
     "contracts",
-    "describe what packages need from a runtime, and check them against files in targets/",
+    "describe what packages need from a runtime, and check packages against files in targets/",
     verbs=(CONTRACT,),
     summarize="pipeline.features.contracts.planning:summarize",
     planning="pipeline.features.contracts.planning:TargetPlanning",

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from typing import Literal
 
-# A backend or a kernel library: the CMake option and library of ExecuTorch's build that it needs,
-# "" if there is none, and any other needs.
-_LINKED = {"name": str, "option": str, "library": str, "more": str}
-# The calls of an operator on tensors of the same dtypes and dim orders: the dtype of each argument,
-# None if it isn't a tensor; the kernel key of selective build; the indices of the instructions.
+_LINKED = {
+    "name": (str, "the name of the backend in configs, or of the kernel library"),
+    "option": (str, 'the option of ExecuTorch\'s CMake build; "" if there is none'),
+    "library": (str, 'the library to link; "" if there is none'),
+    "more": (str, "what else is needed, such as a driver"),
+}
+# The calls of an operator on tensors of the same dtypes and dim orders.
 _KERNEL = {
-    "operator": str,
-    "arguments": [(str, None)],
-    "key": str,
-    "instructions": list[int],
+    "operator": (str, "the operator, such as `aten::add.out`"),
+    "arguments": (
+        [(str, None)],
+        "the dtype of each argument; null for arguments that are not tensors",
+    ),
+    "key": (str, "the kernel key for ExecuTorch's selective build"),
+    "instructions": (
+        list[int],
+        "the indices of the instructions that make these calls",
+    ),
 }
-# An operator that is called outside delegates: the ExecuTorch library with its kernel (portable,
-# quantized, llm, cortex_m, or prim, which every runtime has) or `own`, and the library to link, or
-# that registers the operator.
 _OPERATOR = {
-    "kernels": str,
-    "library": str,
-    "dtypes": list[str],
-    "keys": list[str],
+    "kernels": (
+        str,
+        "ExecuTorch's kernel library with the operator: portable, quantized, llm, cortex_m, or "
+        "prim, which every runtime has; `own` if none of them has it",
+    ),
+    "library": (
+        str,
+        "the library to link; for `own`, the library that registers the operator",
+    ),
+    "dtypes": (list[str], "the dtypes of the tensors in all calls"),
+    "keys": (list[str], "the kernel keys of all calls"),
 }
-# The greatest powers of two, in bytes, that divide the offsets of all segments, constants and
-# payloads in the file, and of all tensors in planned memory; None if there are none.
 _ALIGNMENT = {
     "segments": (int, None),
     "constants": (int, None),
@@ -34,23 +44,43 @@ _ALIGNMENT = {
 }
 # What packages require of the runtime that loads them. A joint contract of several packages is the
 # union, with methods named `<package>/<method>`, and as `alignment` what all packages keep.
-# `executorch` lists the versions that made them; `backends` (by delegate id) and `kernels` (by
-# library) what to link; `data_files` the `.ptd` files that are loaded with them.
 CONTRACT = {
     "format": Literal[1],
-    "packages": list[str],
-    "executorch": list[str],
-    "schemas": [{"identifier": str, "version": int}],
-    "alignment": _ALIGNMENT,
-    "data_files": list[str],
-    "operators": {str: _OPERATOR},
-    "kernels": {str: _LINKED},
-    "backends": {str: _LINKED},
-    "methods": {
-        str: {
-            "kernels": [_KERNEL],
-            "backends": list[str],
-            "planned_memory": [{"arena": int, "size": int}],
-        }
-    },
+    "packages": (list[str], "the packages that the contract is for"),
+    "executorch": (list[str], "the versions of ExecuTorch that made the packages"),
+    "schemas": (
+        [{"identifier": str, "version": int}],
+        "the identifiers and schema versions of the .pte files",
+    ),
+    "alignment": (
+        _ALIGNMENT,
+        "the greatest powers of two, in bytes, that divide the offsets of all segments, constants "
+        "and payloads in the files, and of all tensors in planned memory; null if there are none",
+    ),
+    "data_files": (list[str], "the .ptd files that are loaded with the packages"),
+    "operators": (
+        {str: _OPERATOR},
+        "the operators that methods call outside delegates, by name",
+    ),
+    "kernels": ({str: _LINKED}, "the kernel libraries to link, by name"),
+    "backends": ({str: _LINKED}, "the backends to link, by the id in packages"),
+    "methods": (
+        {
+            str: {
+                "kernels": (
+                    [_KERNEL],
+                    "the calls outside delegates, grouped by kernel",
+                ),
+                "backends": (
+                    list[str],
+                    "the ids of the backends that run the delegates",
+                ),
+                "planned_memory": (
+                    [{"arena": int, "size": int}],
+                    "the memory that the runtime allocates for each arena, in bytes",
+                ),
+            }
+        },
+        "the methods by name, in a joint contract by `<package>/<method>`",
+    ),
 }

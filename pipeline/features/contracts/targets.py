@@ -145,15 +145,18 @@ class RuntimeTarget(Options):
     """
 
     kernels: Distinct[LibraryName] = ()
-    """The ExecuTorch kernel libraries that the runtime includes in full: portable, optimized,
-    quantized, llm, cortex_m. Every runtime has the operators for sizes and control flow."""
+    """The ExecuTorch kernel libraries that the runtime includes in full: any of portable,
+    optimized, quantized, llm and cortex_m. The operators for sizes and control flow need no entry,
+    since every runtime has them."""
     operators: Annotated[
         tuple[Kernel, ...], Field(strict=False, min_length=1), AfterValidator(_kernels)
     ] = ()
-    """Other operators for which the runtime has kernels, such as aten::add.out, with dtypes if it
-    doesn't support all of them: {aten::add.out: [float32]}. team::* selects a whole namespace."""
+    """Other operators for which the runtime has kernels, such as aten::add.out. If a kernel
+    supports only some dtypes, list them: {aten::add.out: [float32]}. team::* stands for all
+    operators of a namespace."""
     dtypes: Distinct[DtypeName] | None = None
-    """The dtypes that the kernels support, for operators without their own list of dtypes."""
+    """The dtypes that the kernels support, for operators without their own list of dtypes; by
+    default all."""
     backends: Distinct[BackendId] = ()
     """The backends whose delegates the runtime can run, by name in configs or by id."""
     executorch: Annotated[str, Field(pattern=RELEASE_PATTERN)] | None = None
@@ -162,19 +165,19 @@ class RuntimeTarget(Options):
     """The name of a toolchain, from the setting `toolchains`, on whose runtime packages are loaded
     and run; by default, packages are only compared with the lists in this file."""
     identifier: Annotated[str, Field(pattern=IDENTIFIER_PATTERN)] | None = None
-    """The identifier of .pte files that the runtime reads, such as ET12."""
+    """The identifier of the .pte files that the runtime reads, such as ET12."""
     schema_version: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The highest .pte schema version that the runtime reads; so far only 0 exists."""
+    """The highest .pte schema version that the runtime reads; so far, 0 is the only version."""
     memory: Annotated[dict[str, int], PlainValidator(_memory), _MEMORY_SCHEMA] = Field(
         default={}
     )
-    """The memory for a method's plan, such as 2MB; or memory by arena, {1: 256kB, 2: 8MB}, in which
-    case no other arenas exist."""
+    """The maximum planned memory of a method, such as 2MB; or the maximum for each arena of the
+    runtime, such as {1: 256kB, 2: 8MB}."""
     alignment: Annotated[
         dict[str, int], PlainValidator(_alignment), _ALIGNMENT_SCHEMA
     ] = Field(default={})
     """The alignment, in bytes, that the runtime requires for constants, payloads and planned
-    memory; or alignments by part: {segments: 4096, constants: 16}."""
+    memory; or the alignment of each part, such as {segments: 4096, constants: 16}."""
 
 
 # The keys of a target file: the runtime's, and those that features add, such as `devices`.

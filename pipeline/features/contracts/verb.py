@@ -36,11 +36,19 @@ _WHEEL = "wheel"  # the target's name by default
 CONTRACTS = {
     "format": Literal[1],
     "packages": (
-        {str: {"contract": OUTLINE, "runs_in": {str: str}}},
-        "by package; `runs_in` says for each runtime whether the package ran there; empty with "
-        "--all",
+        {
+            str: {
+                "contract": (OUTLINE, "the package's `contract.json`"),
+                "runs_in": ({str: str}, "whether the package ran, by runtime"),
+            }
+        },
+        "the packages by name; empty with `--all`",
     ),
-    "all": (OUTLINE, None, "the contract of all packages together, with --all"),
+    "all": (
+        OUTLINE,
+        None,
+        "with `--all`, the joint contract of all packages, in the form of `contract`",
+    ),
 }
 
 

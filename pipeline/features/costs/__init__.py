@@ -10,7 +10,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "costs",
-    "schedule actions by the time and memory that they took before",
+    "schedule actions by the time and memory that they took in earlier runs",
     expect_costs="pipeline.features.costs.expectations:Expectations",
     record_run="pipeline.features.costs.expectations:remember_run",
 )

@@ -13,7 +13,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "delegate_libraries",
-    "load delegates that ExecuTorch's wheel lacks from PTE_DELEGATE_LIBRARIES",
+    "load delegates that ExecuTorch's wheel lacks, from the libraries in "
+    "PTE_DELEGATE_LIBRARIES",
     explain_missing_delegate="pipeline.features.delegate_libraries.libraries:explain_missing",
     find_delegate_facts="pipeline.features.delegate_libraries.libraries:find_facts",
     load_delegates="pipeline.features.delegate_libraries.loading:load_delegate_libraries",

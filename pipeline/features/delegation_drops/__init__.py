@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "delegation_drops",
-    "report methods that delegate less than in the previous build",
+    "report methods of which less is delegated than in the previous build",
     follow_install="pipeline.features.delegation_drops.last_build:follow_install",
 )

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "divergences",
-    "name the operator and line where an export differs from its reference",
+    "name the operator and line at which an export diverges from its reference",
     explain_divergence="pipeline.features.divergences.reference_divergence:describe_divergence",
 )

@@ -18,23 +18,34 @@ _ACTION = {
         None,
         "the model of an export, with its parameters; null for other kinds",
     ),
-    "package": (str, None, "null for an export, since packages share exports"),
-    "methods": ([str], "the methods of a compile or quantize action"),
+    "package": (
+        str,
+        None,
+        "the package; null for an export, since packages share exports",
+    ),
+    "methods": (
+        [str],
+        "the methods of a compile or quantize action; empty for other kinds",
+    ),
     "state": (
         _STATE,
-        "hit: not built here, but in the store; waiting: depends on an action that is not done",
+        "hit: the result is in the store, but not in the workspace; waiting: the action "
+        "depends on an action that is not done",
     ),
-    "reason": str,
+    "reason": (str, "why the action is in this state"),
 }
 PLAN = {
     "format": Literal[1],
-    "actions": ([_ACTION], "in run order, including actions that are up to date"),
+    "actions": (
+        [_ACTION],
+        "the actions in the order of a run, including those that are up to date",
+    ),
     "mistakes": (
         [{"package": str, "mistake": str}],
-        "mistakes in configs; packages with mistakes have no actions",
+        "the mistakes in configs; packages with mistakes have no actions",
     ),
-    "warnings": [str],
-    "notes": ([str], "notes on the backends and libraries of pending actions"),
+    "warnings": ([str], "the warnings that a run would print"),
+    "notes": ([str], "notes on the backends and libraries that pending actions use"),
 }
 EXPLANATION = {
     "format": Literal[1],
@@ -45,68 +56,92 @@ EXPLANATION = {
                 str,
                 'the earlier action that `changes` compares with; "" if there is none',
             ),
-            "changes": ([str], "changed files, config keys, tensors and libraries"),
-            "remarks": [str],
+            "changes": ([str], "the changed files, config keys, tensors and libraries"),
+            "remarks": ([str], "more about the action, in sentences"),
             "seconds": (
                 Seconds,
                 None,
-                "the time that it took, here or elsewhere; null if it never ran",
+                "the time that the action took, here or elsewhere; null if it never ran",
             ),
-            "stages": {str: (Seconds, "seconds by stage")},
+            "stages": ({str: Seconds}, "the seconds of each stage of the action"),
         }
     ],
     "last_run": (
         {
-            "seconds": Seconds,
-            "workers": Count,
-            "idle": (Seconds, "idle time, summed over workers"),
+            "seconds": (Seconds, "the duration of the run"),
+            "workers": (Count, "the number of workers"),
+            "idle": (Seconds, "the idle time in seconds, summed over workers"),
             "idle_while_ready": (
                 Seconds,
-                "the part of the idle time in which an action was ready",
+                "the part of the idle time in which an action was ready to run",
             ),
-            "chain": [{"action": str, "seconds": Seconds, "waited": Seconds}],
+            "chain": (
+                [
+                    {
+                        "action": str,
+                        "seconds": (Seconds, "the duration of the action"),
+                        "waited": (
+                            Seconds,
+                            "how long the action was ready before it began",
+                        ),
+                    }
+                ],
+                "the longest chain of actions, each of which uses the result of the one before",
+            ),
         },
         None,
-        "the bottleneck of the last run; null if packages were named",
+        "what limited the speed of the last run; null if the command names packages",
     ),
 }
 DEPENDENTS = {
     "format": Literal[1],
-    "thing": (str, "the argument from the command line"),
-    "roads": [
-        {
-            "package": str,
-            "methods": ([str], None, "the methods that depend on it; null for all"),
-            "road": Literal[
-                "config",
-                "model",
-                "weight",
-                "exporter input",
-                "config option",
-                "example inputs",
-                "recorded outputs",
-                "baseline",
-                "pass",
-                "operator library",
-                "backend",
-                "quantizer",
-                "toolchain",
-                "backend version",
-                "family",
-            ],
-            "through": (
-                str,
-                "the reference to it: a config key, a pass, a file, or a package of the family",
-            ),
-            "lower": (
-                bool,
-                "whether a change lowers methods again; if false, it only validates them again",
-            ),
-        }
-    ],
+    "thing": (str, "the argument of the command"),
+    "roads": (
+        [
+            {
+                "package": str,
+                "methods": (
+                    [str],
+                    None,
+                    "the methods that depend on the thing; null for all",
+                ),
+                "road": (
+                    Literal[
+                        "config",
+                        "model",
+                        "weight",
+                        "exporter input",
+                        "config option",
+                        "example inputs",
+                        "recorded outputs",
+                        "baseline",
+                        "pass",
+                        "operator library",
+                        "backend",
+                        "quantizer",
+                        "toolchain",
+                        "backend version",
+                        "family",
+                    ],
+                    "the kind of dependency",
+                ),
+                "through": (
+                    str,
+                    "what refers to the thing: a config key, a pass, a file, or a package of a "
+                    "family",
+                ),
+                "lower": (
+                    bool,
+                    "whether a change to the thing lowers the methods again; if false, it only "
+                    "validates them again",
+                ),
+            }
+        ],
+        "the dependencies on the thing, each of one package",
+    ),
     "not_known": (
         {str: str},
-        "by package, why the list may be incomplete: its model is not exported here, or its "
-        "config has mistakes",
+        "why the list may be incomplete, by package: the package's model is not exported here, or "
+        "its config has mistakes",
     ),
 }

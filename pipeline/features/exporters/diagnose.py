@@ -25,7 +25,7 @@ DIAGNOSIS = {
     "format": Literal[1],
     "models": [
         {
-            "model": (str, "the model, with its parameters"),
+            "model": (str, "the model, with the parameters of its exporter"),
             "exports": (
                 [
                     {
@@ -38,20 +38,32 @@ DIAGNOSIS = {
                             str,
                             'the error of torch.export; "" if there is none',
                         ),
-                        "draft_error": (str, "why the draft export failed too"),
-                        "findings": [
-                            {
-                                "kind": (str, "torch's name for it"),
-                                "place": (str, 'file and line; "" if unknown'),
-                                "code": (str, "the source of that line"),
-                                "what": str,
-                            }
-                        ],
+                        "draft_error": (
+                            str,
+                            'the error of the draft export; "" if there is none',
+                        ),
+                        "findings": (
+                            [
+                                {
+                                    "kind": (
+                                        str,
+                                        "torch's name for the kind of problem",
+                                    ),
+                                    "place": (str, 'file and line; "" if unknown'),
+                                    "code": (str, "the source code in that line"),
+                                    "what": (str, "the problem, in a sentence"),
+                                }
+                            ],
+                            "the problems that the draft export found",
+                        ),
                     }
                 ],
-                "the calls of torch.export, in their order",
+                "the calls of torch.export, in order",
             ),
-            "error": (str, "the exporter's exception, if it raised one"),
+            "error": (
+                str,
+                'the exception that the exporter raised; "" if there is none',
+            ),
         }
     ],
 }

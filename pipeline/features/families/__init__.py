@@ -11,7 +11,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "families",
-    "store weights that packages share in files that all of them load (`family`)",
+    "store the weights that packages share in files that all of these packages load (`family`)",
     config={"package": "pipeline.features.families.config:add_fields"},
     summarize="pipeline.features.families.config:summarize",
     planning="pipeline.features.families.planning:FamilyPlanning",

@@ -24,19 +24,23 @@ State = Literal["changed", "new", "removed"]
 # The output of `doit affected --json` (`moments.Command.record`).
 AFFECTED = {
     "format": Literal[1],
-    "since": (str, "the revision"),
+    "since": (str, "the revision from the command line"),
     "packages": [
         {
             "package": str,
-            "state": State,
-            "lower": (bool, "whether it is lowered again"),
-            "validate": (bool, "whether it is validated again"),
+            "state": (
+                State,
+                "how the package's keys differ from those at the revision",
+            ),
+            "lower": (bool, "whether a run lowers the package again"),
+            "validate": (bool, "whether a run validates the package again"),
             "methods": (
                 [str],
                 None,
-                "the methods that are compiled again; null for all, or if only an export can tell",
+                "the methods that a run compiles again; null for all, or if they are unknown "
+                "before an export",
             ),
-            "reasons": ([str], "changed files, config keys, tensors and libraries"),
+            "reasons": ([str], "the changed files, config keys, tensors and libraries"),
         }
     ],
 }

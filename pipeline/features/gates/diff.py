@@ -43,28 +43,37 @@ DIFFERENCES = {
             "against": (str, "the build that this package is compared with"),
             "methods": (
                 {str: Change},
-                "methods that are in only one build, or were renamed",
+                "the methods that are in only one of the builds, or were renamed",
             ),
             "sections": [
                 {
                     "title": (str, "a method, or the subject of the rows"),
                     "rows": [
                         {
-                            "what": str,
-                            "before": (str, '"" if there is none'),
-                            "after": str,
-                            "change": str,
+                            "what": (str, "the figure or fact that a row compares"),
+                            "before": (
+                                str,
+                                'the value in the other build; "" if there is none',
+                            ),
+                            "after": (
+                                str,
+                                'the value in this build; "" if there is none',
+                            ),
+                            "change": (
+                                str,
+                                'the difference; "" if it can\'t be expressed',
+                            ),
                         }
                     ],
                 }
             ],
-            "notes": [str],
+            "notes": ([str], "other remarks on the comparison"),
         }
     ],
     "failures": (
         [str],
-        "packages that can't be compared, and changes that --fail-on names; any entry makes the "
-        "exit status 1",
+        "the packages that can't be compared, and the changes that `--fail-on` names; if there are "
+        "any, the exit status is 1",
     ),
 }
 

@@ -6,7 +6,7 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "init",
-    "make a workspace in an empty folder",
+    "create a workspace in an empty folder",
     verbs=(
         Command(
             "init",

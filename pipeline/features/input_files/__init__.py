@@ -11,7 +11,7 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "input_files",
     "refuse damaged .npz and .safetensors files before a build; without it, the actions that "
-    "read them fail",
+    "read the files fail",
     summarize="pipeline.features.input_files.planning:summarize",
     planning="pipeline.features.input_files.planning:InputFilePlanning",
 )

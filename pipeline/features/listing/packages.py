@@ -20,18 +20,18 @@ PACKAGES = {
     "packages": [
         {
             "package": str,
-            "configs": ([str], "its config and the configs that it extends"),
-            "model": (str, None, "null if the config has mistakes"),
+            "configs": ([str], "the package's config, and the configs that it extends"),
+            "model": (str, None, "the model's name; null if the config has mistakes"),
             "source": (
                 str,
                 None,
                 "the file or folder of the model; null if it doesn't exist",
             ),
-            "target": (str, None, "the config's `target`"),
-            "methods": ([str], "in config order"),
-            "units": ([[str]], "groups of methods that are compiled together"),
+            "target": (str, None, "the config's `target`; null if there is none"),
+            "methods": ([str], "the methods, in the order of the config"),
+            "units": ([[str]], "the groups of methods that are compiled together"),
             "quantized": ([str], "the methods that are quantized"),
-            "mistakes": ([str], "mistakes in its config, one line each"),
+            "mistakes": ([str], "the mistakes in the config, one line each"),
         }
     ],
 }

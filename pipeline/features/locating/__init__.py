@@ -6,7 +6,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "locating",
-    "run packages in Python, including methods with shared state, and find where one goes wrong",
+    "run packages in Python, including methods with shared state, and find where a package "
+    "goes wrong",
     devices={"interpreter": "pipeline.features.locating.interpreter:InterpreterDevice"},
     call_together="pipeline.features.locating.sequences:call_together",
     locate_on_device="pipeline.features.locating.on_device:locate_on_device",

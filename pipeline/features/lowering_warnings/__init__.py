@@ -10,7 +10,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "lowering_warnings",
-    "warn about operators in training mode and quantized methods that no delegate runs",
+    "warn about operators in training mode, and about quantized methods that no delegate runs",
     warn_of_program="pipeline.features.lowering_warnings.warnings:find_training_mode",
     warn_of_quantization="pipeline.features.lowering_warnings.warnings:warn_of_quantization",
 )

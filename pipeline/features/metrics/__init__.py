@@ -9,7 +9,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "metrics",
-    "check packages against the metrics in metrics/, on your data",
+    "check packages on your data, against the metrics in metrics/",
     config={"validate": "pipeline.features.metrics.config:add_fields"},
     summarize="pipeline.features.metrics.planning:summarize",
     planning="pipeline.features.metrics.planning:MetricPlanning",

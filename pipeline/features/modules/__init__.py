@@ -11,7 +11,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "modules",
-    "show which operators of each module run where, in modules.html",
+    "show in modules.html what runs the operators of each module",
     report_fields={"methods.modules": "pipeline.features.modules.outline:MODULES"},
     measuring="pipeline.features.modules.measuring:ModuleMeasuring",
     package_pages="pipeline.features.modules.pages:render_modules",

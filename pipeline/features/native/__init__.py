@@ -38,7 +38,7 @@ SETTINGS = {
         _parse_path,
         _SDK,
         "The C++ SDK for building the runner of the device `native`.",
-        "the SDK in this environment or in a toolchain's",
+        "the SDK in this environment, or in the environment of a toolchain",
     ),
     "native_sdk_aarch64": Setting(
         _parse_path,
@@ -55,8 +55,8 @@ SETTINGS = {
     "native_kernels": Setting(
         _parse_paths,
         "a list of paths",
-        "Shared libraries that register kernels that packages need and the SDK lacks. `native` "
-        "and `qemu:<cpu>` load the libraries built for their processor.",
+        "The shared libraries with kernels that packages need and the SDK lacks. `native` and "
+        "`qemu:<cpu>` load the libraries that were built for their processor.",
     ),
     "native_boards": Setting(
         parse_boards,
@@ -72,8 +72,8 @@ SETTINGS = {
     "native_board_cache": Setting(
         _parse_size,
         "a size such as 2GB",
-        "The maximum size of the folder on a board. If it is exceeded, the least recently used "
-        "files are removed first.",
+        "The maximum size of the build's folder on a board. If the folder exceeds it, the least "
+        "recently used files are removed.",
         "2GB",
     ),
     "native_board_wait": Setting(

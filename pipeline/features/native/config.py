@@ -36,9 +36,9 @@ _Devices = Annotated[
 def add_target_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field that targets get."""
     text = (
-        "Devices that represent this target: packages with this `target` are validated on them, "
-        "in addition to those of `validate.devices`. They use the same names; the setting "
-        "`native_boards` has the addresses of boards."
+        "The devices that represent this target, by the names that `validate.devices` accepts. "
+        "Packages with this `target` are validated on these devices, in addition to those in "
+        "`validate.devices`. The setting `native_boards` contains the addresses of boards."
     )
     field = Field(
         default=(), description=text, examples=[["native", "qemu:cortex-a72", "pi5"]]

@@ -27,12 +27,12 @@ def parse_texts(value: Any, _: Path) -> tuple[str, ...]:
 
 FEATURE = Feature(
     "operators",
-    "load a team's own operator libraries",
+    "load a team's own operator libraries (`operators`)",
     settings={
         "operators": Setting(
             parse_texts,
             "a list of modules and library paths",
-            "Operator libraries that are loaded for every package and every exporter.",
+            "The operator libraries that are loaded for every package and every exporter.",
         )
     },
     summarize="pipeline.features.operators.planning:summarize",

@@ -14,7 +14,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "passes",
-    "run a team's passes or ExecuTorch's by name, and a team's memory planning algorithms",
+    "run a team's passes and memory planning algorithms, and ExecuTorch's passes, by name",
     summarize="pipeline.features.passes.planning:summarize",
     planning="pipeline.features.passes.planning:PassPlanning",
     describe_key="pipeline.features.passes.planning:describe_key",

@@ -6,7 +6,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "quantization_loss",
-    "judge what quantization costs; without it, packages are only compared with their quantized "
-    "programs",
+    "judge the loss from quantization; without it, packages are only compared with their "
+    "quantized programs",
     judge_quantization="pipeline.features.quantization_loss.calls:FloatComparison",
 )

@@ -9,7 +9,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "ranges",
-    "report dynamic sizes that lowering narrows, and sizes too large for a package",
+    "report dynamic sizes that lowering narrows, and dynamic sizes that are too large for any "
+    "package",
     compile_facts="pipeline.features.ranges.facts:RangeFacts",
     judge_narrowed="pipeline.features.ranges.narrowed:NarrowedSizes",
     sections={40: "pipeline.features.ranges.section:section"},

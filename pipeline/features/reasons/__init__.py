@@ -11,7 +11,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "reasons",
-    "explain why partitioners leave operators, and report names in their options that match "
-    "nothing",
+    "explain why partitioners don't take operators, and report names in their options that "
+    "match nothing",
     follow_partition="pipeline.features.reasons.partitions:follow_partition",
 )

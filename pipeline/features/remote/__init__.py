@@ -32,8 +32,8 @@ SETTINGS = {
     "remote_trust": Setting(
         lambda value, _: checked(value, value == _UNSIGNED),
         _UNSIGNED,
-        "`unsigned` accepts results without checking signatures. This trusts everyone who can "
-        "write to the remote.",
+        "`unsigned` accepts results without checking their signatures, and so trusts everyone "
+        "who can write to the remote.",
     ),
     "remote_timeout": Setting(
         parse_seconds,

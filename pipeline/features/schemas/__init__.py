@@ -10,5 +10,5 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "schemas",
-    "write JSON Schemas for editors, and print those of reports, events and `--json`",
+    "write JSON Schemas for editors, and print the schemas of reports, events and `--json`",
 )

@@ -10,16 +10,23 @@ from typing import Any, Literal
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName, Size
 
-_DECIBELS = (float, "SQNR of the worst output on the worst example, at most 120")
-_SPREAD = {"median": float, "low": float, "high": float}
+_DECIBELS = (
+    float,
+    "the SQNR of the worst output on the worst example, in dB, at most 120",
+)
+_SPREAD = {
+    "median": float,
+    "low": (float, "the lower quartile"),
+    "high": (float, "the upper quartile"),
+}
 _IN_FLOAT = {
-    "bytes": (int, "additional bytes of the files that a device loads"),
-    "metric?": (float, "change of the requested metric's value"),
+    "bytes": (int, "the change in the size of the files that a device loads"),
+    "metric?": (float, "the change in the value of the requested metric"),
     "ms": (
         _SPREAD,
         None,
-        "additional time of a call on this machine: median and quartiles over rounds in which "
-        "packages took turns; null if it can't run them",
+        "the change in the time of a call on this machine, in ms, over rounds in which packages "
+        "took turns; null if this machine can't run them",
     ),
 }
 _MODULE = {
@@ -28,43 +35,62 @@ _MODULE = {
         'the path of a module; `operator add` for a kind of operator outside modules; "" for '
         "operators that can't be kept in float",
     ),
-    "sqnr_db": (float, "SQNR with only this module quantized"),
-    "measured": (bool, "false: estimated from gradients"),
-    "share": (float, "share of the noise"),
-    "saved_bytes": (Count, "bytes that quantizing its weights saves"),
-    "chosen": bool,
+    "sqnr_db": (float, "the SQNR with only this module quantized"),
+    "measured": (
+        bool,
+        "whether the SQNR was measured; if false, it was estimated from gradients",
+    ),
+    "share": (float, "the module's share of the noise"),
+    "saved_bytes": (Count, "the bytes that quantizing the module's weights saves"),
+    "chosen": (bool, "whether the proposal keeps the module in float"),
     "in_float?": (
         _IN_FLOAT,
-        "the package with only this module in float, if `--variants` built it",
+        "the package with only this module in float, compared with the fully quantized package; "
+        "only with `--variants`",
     ),
 }
 _METHOD = {
-    "floor_db": (float, None, "the floor to reach; null if none is set"),
-    "calls": (Count, "number of examples in a run"),
+    "floor_db": (
+        float,
+        None,
+        "the SQNR that the method has to reach; null if none is set",
+    ),
+    "calls": (Count, "the number of examples in a run"),
     "sqnr_db": _DECIBELS,
-    "float_sqnr_db": (float, "SQNR with all operators switched back to float"),
-    "kept": ([str], "modules and operators that the proposal keeps in float"),
-    "reached": (bool, "whether the runs reach the floor"),
-    "complete": (bool, "whether the budget sufficed"),
+    "float_sqnr_db": (float, "the SQNR with all operators switched back to float"),
+    "kept": ([str], "the modules and operators that the proposal keeps in float"),
+    "reached": (
+        bool,
+        "whether the search reached the floor or, without a floor, half of the noise",
+    ),
+    "complete": (bool, "whether the budget sufficed for the search"),
     "expected_db": (float, "the SQNR that the runs predict for the proposal"),
-    "modules": ([_MODULE], "the noisiest first"),
+    "modules": ([_MODULE], "the modules, the noisiest first"),
     "operators": [
         {
-            "operator": str,
-            "count": Count,
-            "sqnr_db": (float, "SQNR with only this kind of operator quantized"),
-            "saved_bytes": Count,
+            "operator": (str, "the kind of operator"),
+            "count": (Count, "the number of its calls"),
+            "sqnr_db": (float, "the SQNR with only this kind of operator quantized"),
+            "saved_bytes": (Count, "the bytes that quantizing its weights saves"),
         }
     ],
-    "base_ms?": (float, None, "time of a call on this machine, fully quantized"),
+    "base_ms?": (
+        float,
+        None,
+        "the time of a call of the fully quantized method on this machine, in ms",
+    ),
     "metric?": (str, "the requested metric"),
-    "metric_value?": (float, "the metric's value, fully quantized"),
-    "runs": Count,
-    "gradients": Count,
-    "one_by_one": (Count, "runs needed to measure each module alone"),
+    "metric_value?": (float, "the metric's value for the fully quantized method"),
+    "runs": (Count, "the number of runs"),
+    "gradients": (Count, "the number of gradients that were computed"),
+    "one_by_one": (
+        Count,
+        "the number of runs that measuring each module alone would take",
+    ),
     "overrides": (
         {str: {str: Any}},
-        "overrides for `quantize` in the config: `modules` and `operators`, by name",
+        "the overrides for `quantize` in the config that apply the proposal: `modules` and "
+        "`operators`, by name",
     ),
 }
 _KEPT = {str: [str]}
@@ -72,39 +98,55 @@ _METRIC = {
     "name": (str, "the metric's name in `validate.metrics`"),
     "value": (float, "the value for the fully quantized package"),
     "verdict": (str, "the verdict on the metric's limits; empty without limits"),
-    "sentence": str,
+    "sentence": (str, "the value and its limits, in a sentence"),
     "kept": (
         _KEPT,
-        "modules and operators that the proposal keeps in float, by method",
+        "the modules and operators that the proposal keeps in float, by method",
     ),
-    "reached": (bool, "whether a package passes, with or without the proposal"),
-    "complete": (bool, "whether the budget sufficed"),
-    "builds": Count,
-    "one_by_one": (Count, "builds needed to try each module alone"),
-    "tried": [
-        {
-            "kept": _KEPT,
-            "bytes": (int, "additional bytes of the files that a device loads"),
-            "value": float,
-            "verdict": str,
-        }
-    ],
+    "reached": (
+        bool,
+        "whether the fully quantized package, or one that was built in the search, meets the "
+        "limits",
+    ),
+    "complete": (bool, "whether the budget sufficed for the search"),
+    "builds": (Count, "the number of packages that were built"),
+    "one_by_one": (
+        Count,
+        "the number of builds that trying each module alone would take",
+    ),
+    "tried": (
+        [
+            {
+                "kept": (_KEPT, "the modules and operators kept in float, by method"),
+                "bytes": (
+                    int,
+                    "the change in the size of the files that a device loads",
+                ),
+                "value": (float, "the metric's value for the package"),
+                "verdict": (str, "the verdict on the metric's limits"),
+            }
+        ],
+        "the packages that were built",
+    ),
 }
 _BUILD = {
-    "bytes": (int, "additional bytes of the files that a device loads"),
-    "ms": (_SPREAD, None, "as in `in_float`"),
+    "bytes": (int, "the change in the size of the files that a device loads"),
+    "ms": (_SPREAD, None, "the change in the time of a call, as in `in_float`"),
     "sqnr_db": (
         float,
         None,
-        "SQNR of the package against the float program; null if it can't run here",
+        "the SQNR of the package against the float program; null if this machine can't run it",
     ),
-    "metric?": (float, "change of the requested metric's value"),
+    "metric?": (float, "the change in the value of the requested metric"),
     "verdict?": (str, "the verdict on the metric's limits"),
 }
-_GROUP = {"modules": ([str], "modules on the other backend"), **_BUILD}
+_GROUP = {"modules": ([str], "the modules on the other backend"), **_BUILD}
 _KIND = {
     "operator": (str, "an operator with a portable kernel, such as `aten.add.Tensor`"),
-    "count": (Count, "the number of calls that delegates otherwise run"),
+    "count": (
+        Count,
+        "the number of its calls that delegates run in the unchanged package",
+    ),
     **_BUILD,
 }
 _AGAINST = {
@@ -115,25 +157,39 @@ _AGAINST = {
             "base_ms": (
                 float,
                 None,
-                "time of a call of the unchanged package on this machine",
+                "the time of a call of the unchanged package on this machine, in ms",
             ),
-            "sqnr_db": (float, None, "SQNR of the unchanged package"),
-            "calls": (Count, "number of examples for an SQNR"),
+            "sqnr_db": (float, None, "the SQNR of the unchanged package"),
+            "calls": (Count, "the number of examples from which an SQNR is computed"),
             "metric_value": (
                 float,
                 None,
                 "the metric's value for the unchanged package",
             ),
-            "groups": ([_GROUP], "one build each, in order"),
-            "operators": ([_KIND], "one build each, the most frequent kinds first"),
-            "untried": ([str], "delegated kinds of operators that no build left out"),
+            "groups": (
+                [_GROUP],
+                "the groups of modules that were moved to the other backend, one build each, in "
+                "order",
+            ),
+            "operators": (
+                [_KIND],
+                "the kinds of operators that were left to portable kernels, one build each, the "
+                "most frequent first",
+            ),
+            "untried": (
+                [str],
+                "the delegated kinds of operators that no build left to portable kernels",
+            ),
             "complete": (bool, "whether every group with an effect was split"),
-            "builds": (Count, "builds of groups"),
-            "one_by_one": (Count, "builds needed to try each module alone"),
-            "proposed": ([str], "modules that are better on the other backend"),
+            "builds": (Count, "the number of builds of groups"),
+            "one_by_one": (
+                Count,
+                "the number of builds that trying each module alone would take",
+            ),
+            "proposed": ([str], "the modules that are better on the other backend"),
             "settings": (
                 {str: Any},
-                "the config's settings of the method that apply the proposal",
+                "the settings of the method in the config that apply the proposal",
             ),
         }
     },
@@ -141,23 +197,31 @@ _AGAINST = {
 _PACKAGE = {
     "format": Literal[1],
     "package": str,
-    "files": ({FileName: Digest}, "the measured files"),
-    "bytes": (Size, "size of the files that a device loads"),
+    "files": ({FileName: Digest}, "the digests of the measured files"),
+    "bytes": (Size, "the size of the files that a device loads"),
     "verified": (
         {
-            "bytes": Size,
-            "methods": {str: {"sqnr_db": _DECIBELS, "calls": Count}},
+            "bytes": (Size, "the size of its files that a device loads"),
+            "methods": {
+                str: {
+                    "sqnr_db": _DECIBELS,
+                    "calls": (Count, "the number of examples"),
+                }
+            },
             "attempts": (
                 Count,
-                "number of attempts to find a proposal that reaches the floor",
+                "the number of attempts to find a proposal that reaches the floor",
             ),
         },
         None,
-        "the package built with the proposal; null without one",
+        "the package built with the proposal; null without a proposal",
     ),
     "methods": {str: _METHOD},
-    "metric?": (_METRIC, "results of the search with `--metric`"),
-    "against?": (_AGAINST, "results of `--against`; `methods` is then empty"),
+    "metric?": (_METRIC, "the results of the search with `--metric`"),
+    "against?": (
+        _AGAINST,
+        "the results of `--against`; the `methods` of the package are then empty",
+    ),
 }
 SENSITIVITY = {
     "format": Literal[1],

@@ -51,14 +51,14 @@ SETTINGS = {
     "toolchains": Setting(
         _parse_toolchains,
         "a table of names, each with an environment's folder or with requirements",
-        "Other environments to build with. Each has a name, and either a folder or requirements "
-        "that pip installs into an environment in the cache folder.",
+        "The other environments to build with, by name. Each is the folder of an environment, or "
+        "requirements that pip installs into an environment in the cache folder.",
         has_variable=False,
     ),
 }
 FEATURE = Feature(
     "toolchains",
-    "build with other releases of ExecuTorch, run packages there, and compare",
+    "build packages with other releases of ExecuTorch, run them there, and compare them",
     verbs=(UPGRADE, RUNTIMES),
     settings=SETTINGS,
     options={"toolchain": "pipeline.features.toolchains.driver:run_elsewhere"},

@@ -6,7 +6,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "tracing",
-    "track the files that exporters and passes read, and reuse exports without INPUTS",
+    "track the files that exporters and passes read, and reuse exports of exporters without "
+    "`INPUTS`",
     watch_exporter="pipeline.features.tracing.export_reads:TracedReads",
     watch_passes="pipeline.features.tracing.pass_reads:PassReads",
 )

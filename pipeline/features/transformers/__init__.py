@@ -28,8 +28,8 @@ PRETRAINED = Command(
 )
 FEATURE = Feature(
     "transformers",
-    "export transformers models, lower them as transformers does, and write folders that it can "
-    "run",
+    "export transformers models, lower them as transformers does, and write folders that "
+    "transformers can run",
     verbs=(PRETRAINED,),
     public=(
         "pipeline.features.transformers.exported",

@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "uninitialized",
-    "detect sources that read uninitialized memory, since their runs may agree by chance",
+    "detect sources that read uninitialized memory, whose runs may agree only by chance",
     describe_unwritten="pipeline.features.uninitialized.reads:describe_unwritten",
 )

@@ -14,7 +14,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "unjudged",
-    "ignore outputs that don't depend on inputs, and name the operator where the dependence ends",
+    "leave outputs that don't depend on inputs unjudged, and name the operator where the "
+    "dependence ends",
     explain_conditioning="pipeline.features.unjudged.conditioning:describe_conditioning",
     judge_movement="pipeline.features.unjudged.judge:MovementJudge",
 )

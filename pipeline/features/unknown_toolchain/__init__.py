@@ -12,8 +12,8 @@ FEATURE = Feature(
         "unknown_toolchain": Setting(
             lambda value, _: checked(value, value in ("allow", "refuse")),
             "allow or refuse",
-            "Whether to build with versions of torch, executorch or torchao that this release was "
-            "not tested with. In both cases, a message names the difference.",
+            "Whether to build with versions of torch, executorch or torchao that this release of "
+            "pte-pipeline was not tested with. In both cases, a message names the difference.",
             "allow; refuse if CI=true",
         ),
     },
