@@ -112,20 +112,22 @@ class RoundedSource(Source):
                 return self._move(args[0], result, _MOVED)
             ends = _move_ends(args[0], result)
             return self._move(args[0], result, _MOVED_DYNAMIC) if ends is None else ends
-        units = max(1.0, _OF_RESULTS * terms)
-        if isinstance(result, Tensor):
-            return self._round_result(result, (args, kwargs), units)
-        return pytree.tree_map_only(
-            Tensor,
-            lambda value: self._round_result(value, (args, kwargs), units),
-            result,
-        )
+        return self._round_result(result, (args, kwargs), max(1.0, _OF_RESULTS * terms))
 
-    def _round_result(self, value: Tensor, arguments: Any, units: float) -> Any:
-        # A value in the memory of an argument is a view of it, or was written in place.
-        if _lies_in(arguments, _memory(value)):
-            return value
-        return self._round(value, units)
+    def _round_result(self, result: Any, arguments: Any, units: float) -> Any:
+        """Round a tensor, or those in nested tuples, lists and dicts."""
+        if isinstance(result, Tensor):
+            # A value in the memory of an argument is a view of it, or was written in place.
+            if _lies_in(arguments, _memory(result)):
+                return result
+            return self._round(result, units)
+        if type(result) is tuple or type(result) is list:
+            return type(result)(
+                [self._round_result(value, arguments, units) for value in result]
+            )
+        return pytree.tree_map_only(
+            Tensor, lambda value: self._round_result(value, arguments, units), result
+        )
 
     def _round(self, value: Any, units: float) -> Any:
         """Change a floating-point tensor by up to this many units in the last place.
