@@ -147,13 +147,16 @@ class RoundedSource(Source):
         draw = torch.empty(quantized.shape).uniform_(-1, 1, generator=self._generator)
         if not quantized.numel():
             return quantized
-        is_between = (quantized > quantized.min()) & (quantized < quantized.max())
-        inside = is_between & (values != 0)
-        distances = draw.abs()[inside]
-        fewest = min(_FEWEST, len(distances))
-        if fewest:
-            share = max(share, distances.kthvalue(fewest).values.item())
-        moves = inside & (draw.abs() <= share)
+        least, greatest = quantized.aminmax()
+        inside = (quantized > least) & (quantized < greatest) & (values != 0)
+        distances = draw.abs()
+        moves = inside & (distances <= share)
+        # Looking for the fewest takes much longer than the rest, and is seldom needed.
+        if moves.sum() < _FEWEST and inside.any():
+            distances_inside = distances[inside]
+            fewest = min(_FEWEST, len(distances_inside))
+            share = max(share, distances_inside.kthvalue(fewest).values.item())
+            moves = inside & (distances <= share)
         steps = moves * draw.sign()
         return quantized + steps.to(quantized.dtype)
 
@@ -166,7 +169,7 @@ def _move_ends(values: Tensor, quantized: Tensor) -> Tensor | None:
     """
     if not quantized.numel() or quantized.dtype.is_floating_point:
         return None
-    least, greatest = quantized.min(), quantized.max()
+    least, greatest = quantized.aminmax()
     if ((quantized > least) & (quantized < greatest)).any():
         return None
     limits = torch.iinfo(quantized.dtype)
