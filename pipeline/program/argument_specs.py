@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import sympy
@@ -82,6 +83,11 @@ class Argument:
 
     name: str
     value: Any
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The dimensions of a fake tensor, from the outermost to the innermost."""
+        return tuple(self.value.dim_order())
 
 
 def make_leaf(

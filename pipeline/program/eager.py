@@ -19,9 +19,11 @@ from pipeline.program.buffers import find_common
 from pipeline.program.graphs import has_mutations
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import (
+    call_signature,
     find_changed_inputs,
     flatten,
     in_dim_order,
+    keep_signature,
     returned_values,
     signature,
 )
@@ -111,10 +113,9 @@ class Source:
 
     def run_flat(self, values: Sequence[Any]) -> list[Any]:
         """Run as `run` does, on flat values in the order of the program's inputs."""
-        leaves = []
-        for argument, value in zip(signature(self.program), values, strict=True):
-            leaves.append(in_dim_order(value, argument.value))
-        return self._run(leaves)
+        arguments = keep_signature(self.program)
+        pairs = zip(values, arguments, strict=True)
+        return self._run([in_dim_order(value, argument) for value, argument in pairs])
 
     def _run(self, leaves: list[Any]) -> list[Any]:
         with torch.no_grad():
@@ -131,7 +132,9 @@ class Source:
     def _call_module(self, leaves: list[Any]) -> list[Any]:
         if self.runner is not None:
             return pytree.tree_leaves(self.runner.run(*leaves))
-        args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
+        args, kwargs = pytree.tree_unflatten(
+            leaves, call_signature(self.program).in_spec
+        )
         return pytree.tree_leaves(self.module(*args, **kwargs))
 
 

@@ -16,8 +16,9 @@ _QUANTIZING = ("quantize_", "dequantize_", "choose_qparams_")
 
 def dequantizes_constant(node: Node, name: str) -> bool:
     """Return whether a node dequantizes constants only; `name` is its `base_name`."""
-    makers = {argument.op for argument in node.all_input_nodes}
-    return name.startswith("dequantize") and makers == {"get_attr"}
+    if not name.startswith("dequantize"):
+        return False
+    return {argument.op for argument in node.all_input_nodes} == {"get_attr"}
 
 
 def is_quantized(program: ExportedProgram) -> bool:

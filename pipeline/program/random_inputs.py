@@ -269,7 +269,7 @@ def _value(
         examples,
         generator,
     )
-    return in_dim_order(value.to(like.dtype), like)
+    return in_dim_order(value.to(like.dtype), Argument("", like))
 
 
 def is_floating(dtype: torch.dtype) -> bool:

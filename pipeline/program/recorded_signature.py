@@ -21,6 +21,7 @@ from pipeline.program.inputs import encode_tree
 from pipeline.program.signature import (
     argument_names,
     bounds,
+    call_signature,
     expression,
     iter_dynamic_sizes,
     returned_values,
@@ -49,12 +50,12 @@ def record_signature(
     """
     numbering = _Numbering(program, 2 if reexported else 0)
     inputs = [numbering.argument(a.name, a.value) for a in signature(program)]
-    args, kwargs = build_plain(inputs, program.call_spec.in_spec)
+    args, kwargs = build_plain(inputs, call_signature(program).in_spec)
     names, keywords = argument_names(program)
     outputs = [
         numbering.output(f"output{n}", value) for n, value in returned_values(program)
     ]
-    returned = build_plain(outputs, program.call_spec.out_spec)
+    returned = build_plain(outputs, call_signature(program).out_spec)
     training_outputs = find_training_outputs(program)
     if training_outputs:
         returned = {"outputs": returned}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sympy
 import torch
@@ -33,7 +34,7 @@ def signature(program: ExportedProgram) -> list[Argument]:
     values = {node.name: node.meta.get("val") for node in placeholders}
     specs = program.graph_signature.input_specs
     user_inputs = [spec.arg for spec in specs if spec.kind is InputKind.USER_INPUT]
-    args, kwargs = build_plain(user_inputs, program.call_spec.in_spec)
+    args, kwargs = build_plain(user_inputs, call_signature(program).in_spec)
     arg_names, keywords = argument_names(program)
     trees = [*args, *kwargs.values()]
     arguments = []
@@ -59,6 +60,24 @@ def leaf_signature(program: ExportedProgram) -> list[Argument]:
     return [Argument(a.name, make_leaf(a.value, extent)) for a in signature(program)]
 
 
+_KEPT: WeakKeyDictionary[ExportedProgram, list[Argument]] = WeakKeyDictionary()
+
+
+def keep_signature(program: ExportedProgram) -> list[Argument]:
+    """Return the signature of a program that doesn't change any more, computed only once."""
+    if program not in _KEPT:
+        _KEPT[program] = signature(program)
+    return _KEPT[program]
+
+
+def call_signature(program: ExportedProgram) -> Any:
+    """Return the tree specs of a program's call, and its positional arguments' names.
+
+    torch's `call_spec` makes a new class each time, which takes longer than a small method's call.
+    """
+    return program.module_call_graph[0].signature
+
+
 def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
     """Return the path (such as `[0]['key']`) and fake value of each leaf that a program returns."""
     nodes: Any = program.graph.output_node().args[0]
@@ -67,7 +86,7 @@ def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
     for output_spec, node in zip(output_specs, nodes, strict=True):
         if output_spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
             returned.append(node)
-    tree = build_plain(range(len(returned)), program.call_spec.out_spec)
+    tree = build_plain(range(len(returned)), call_signature(program).out_spec)
     paths, _ = pytree.tree_flatten_with_path(tree)
     values = []
     for (path, _), node in zip(paths, returned, strict=True):
@@ -104,13 +123,9 @@ def iter_dynamic_sizes(
 
 def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
     """Return the names of a program's positional arguments and of its keyword arguments."""
-    spec = program.call_spec.in_spec
-    args, kwargs = build_plain(range(spec.num_leaves), spec)
-    call = None
-    if program.module_call_graph:
-        call = program.module_call_graph[0].signature
-    forward_names = (call.forward_arg_names if call is not None else None) or []
-    names = list(forward_names[: len(args)])
+    call = call_signature(program)
+    args, kwargs = build_plain(range(call.in_spec.num_leaves), call.in_spec)
+    names = (call.forward_arg_names or [])[: len(args)]
     names += [f"args[{number}]" for number in range(len(names), len(args))]
     return names, list(kwargs)
 
@@ -143,10 +158,10 @@ def flatten(
     Each tensor has the dim order that the program was exported with. With `keep_strides`, it has
     the strides of the input set's tensor instead, and a copy of that tensor's whole storage.
     """
-    pairs, _ = pair_leaves(program, inputs)
+    pairs, _ = pair_leaves(program, inputs, keep_signature(program))
     if keep_strides:
         return [_copy_storage(value) for _, value in pairs]
-    return [in_dim_order(value, argument.value) for argument, value in pairs]
+    return [in_dim_order(value, argument) for argument, value in pairs]
 
 
 def _copy_storage(value: Any) -> Any:
@@ -166,7 +181,7 @@ def _copy_storage(value: Any) -> Any:
 def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
     """Return a copy of a checked input set in the layouts and containers of the export."""
     leaves = flatten(program, inputs)
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    args, kwargs = pytree.tree_unflatten(leaves, call_signature(program).in_spec)
     return InputSet(args, kwargs, inputs.origin, inputs.generated)
 
 
@@ -177,17 +192,17 @@ def nest_leaves(
     generated: bool = False,
 ) -> InputSet:
     """Return the input set that has these leaves, given in the order of the signature."""
-    args, kwargs = build_plain(leaves, program.call_spec.in_spec)
+    args, kwargs = build_plain(leaves, call_signature(program).in_spec)
     return InputSet(args, kwargs, origin, generated)
 
 
-def in_dim_order(value: Any, like: Any) -> Any:
-    """Return a copy of a tensor in the dim order of `like`, which has the same rank.
+def in_dim_order(value: Any, argument: Argument) -> Any:
+    """Return a copy of a tensor in the dim order of an argument, whose value has the same rank.
 
     Any other value is returned unchanged.
     """
     if isinstance(value, torch.Tensor):
-        return lay_out(value, like.dim_order())
+        return lay_out(value, argument.order)
     return value
 
 
@@ -213,11 +228,8 @@ def pair_leaves(
     Returns:
         The pairs, and one line for each place where the input set has another structure.
     """
-    if arguments is None:
-        leaves = signature(program)
-    else:
-        leaves = list(arguments)
-    args, kwargs = build_plain(leaves, program.call_spec.in_spec)
+    leaves = signature(program) if arguments is None else arguments
+    args, kwargs = build_plain(leaves, call_signature(program).in_spec)
     pairs: list[Pair] = []
     mistakes: list[str] = []
     if len(args) != len(inputs.args):

@@ -110,12 +110,13 @@ def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
     Without one, returns the innermost call outside installed packages, or else the innermost of
     all.
     """
-    in_workspace = [frame for frame in frames if _in_workspace(frame.file, root)]
-    not_installed = [
-        frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)
-    ]
-    candidates = in_workspace or not_installed or frames
-    return candidates[-1] if candidates else None
+    for frame in reversed(frames):
+        if _in_workspace(frame.file, root):
+            return frame
+    for frame in reversed(frames):
+        if not _INSTALLED & set(PurePath(frame.file).parts):
+            return frame
+    return frames[-1] if frames else None
 
 
 def name_line(

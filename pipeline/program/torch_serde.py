@@ -120,7 +120,17 @@ def _read_size(
 
     torch's reader knows only the hint of the whole expression. It refuses a program with another
     expression of the symbol, such as `2*n - 8`, since it can't tell that this isn't negative.
+    Each size is read once for all tensors that have it.
     """
+    sizes = vars(reader).setdefault("sizes", {})
+    if (expression, hint) not in sizes:
+        sizes[expression, hint] = _read_new_size(read, reader, expression, hint)
+    return sizes[expression, hint]
+
+
+def _read_new_size(
+    read: Callable[..., Any], reader: Any, expression: Any, hint: Any
+) -> Any:
     size = read(reader, expression, hint)
     hints = reader.shape_env.backed_var_to_val
     if hint is None or size.is_Symbol or len(size.free_symbols) != 1:

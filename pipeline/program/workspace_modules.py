@@ -14,8 +14,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
@@ -174,12 +173,12 @@ def add_finder(folder: Path, ahead: Path | None = None) -> None:
 
     Modules of the folder `ahead` take precedence.
     """
-    if not any(_is_finder_of(finder, folder) for finder in sys.meta_path):
+    if not any(is_finder_of(finder, folder) for finder in sys.meta_path):
         finder: Any = SiblingFinder(folder, ahead)
         sys.meta_path.insert(0, finder)
 
 
-def _is_finder_of(finder: object, folder: Path) -> bool:
+def is_finder_of(finder: object, folder: Path) -> bool:
     return isinstance(finder, SiblingFinder) and finder.folder == str(folder)
 
 
@@ -195,35 +194,6 @@ def load_package(folder: Path) -> None:
     spec = ModuleSpec(folder.name, None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     sys.modules[folder.name] = module_from_spec(spec)
-
-
-@contextmanager
-def package_of(folder: Path) -> Iterator[None]:
-    """Make the modules of a folder importable within the context, and unload them afterwards.
-
-    The process may load another workspace's modules next, or these again after an edit.
-    """
-    importlib.invalidate_caches()
-    module_before = sys.modules.get(folder.name)
-    try:
-        add_package(folder)
-        yield
-    finally:
-        _remove_finder(folder)
-        modules = list(sys.modules.items())
-        # Collect all names before removing any: the path of a namespace package is computed from
-        # its parent's.
-        names = [name for name, module in modules if is_from(module, folder)]
-        for name in names:
-            del sys.modules[name]
-        if module_before is not None:
-            sys.modules[folder.name] = module_before
-
-
-def _remove_finder(folder: Path) -> None:
-    sys.meta_path[:] = [
-        finder for finder in sys.meta_path if not _is_finder_of(finder, folder)
-    ]
 
 
 def is_from(module: ModuleType, folder: Path) -> bool:

@@ -69,7 +69,10 @@ def write_status(path: Path, stage: str, done: int, total: int, host: str = "") 
     }
     with suppress(OSError):
         clear_place(path)
-        path.write_text(json.dumps(status))
+        # In place: emptying the file first takes 0.1 ms on ext4, and validation writes often.
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "w") as file:
+            file.write(json.dumps(status))
+            file.truncate()
 
 
 def log_name(action: Action, workspace: Workspace) -> str:

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from pipeline.features.passes.loading import package_of
 from pipeline.program.import_errors import describe_load_error
-from pipeline.program.workspace_modules import find_elsewhere, package_of
+from pipeline.program.workspace_modules import find_elsewhere
 
 COUNTED = "import sys\nsys.counted += 1\n"
 

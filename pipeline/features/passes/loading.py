@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,7 +27,7 @@ from pipeline.program.fresh_imports import importing_from_text
 from pipeline.program.import_errors import describe_load_error
 from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.operator_libraries import noting_operators
-from pipeline.program.workspace_modules import package_of
+from pipeline.program.workspace_modules import add_package, is_finder_of, is_from
 from pipeline.store.errors import PipelineError, listed
 
 if TYPE_CHECKING:
@@ -178,6 +179,35 @@ def _is_pass_of_executorch(value: object) -> bool:
     home = str(getattr(value, "__module__", ""))
     is_pass = isinstance(value, type) and issubclass(value, bases)
     return is_pass and home.startswith(f"{EXECUTORCH}.")
+
+
+@contextmanager
+def package_of(folder: Path) -> Iterator[None]:
+    """Make the modules of a folder importable within the context, and unload them afterwards.
+
+    The process may load another workspace's modules next, or these again after an edit.
+    """
+    importlib.invalidate_caches()
+    module_before = sys.modules.get(folder.name)
+    try:
+        add_package(folder)
+        yield
+    finally:
+        _remove_finder(folder)
+        modules = list(sys.modules.items())
+        # Collect all names before removing any: the path of a namespace package is computed from
+        # its parent's.
+        names = [name for name, module in modules if is_from(module, folder)]
+        for name in names:
+            del sys.modules[name]
+        if module_before is not None:
+            sys.modules[folder.name] = module_before
+
+
+def _remove_finder(folder: Path) -> None:
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if not is_finder_of(finder, folder)
+    ]
 
 
 @contextmanager

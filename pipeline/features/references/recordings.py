@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from pipeline.program.containers import make_plain
 from pipeline.program.eager import find_effects, name_changed_input
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
-from pipeline.program.signature import flatten, signature
+from pipeline.program.signature import call_signature, flatten, signature
 from pipeline.store.errors import PipelineError
 
 Outputs = Mapping[str, Any]
@@ -138,7 +138,7 @@ def call_reference(
         leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
     ]
     # Use the export's containers: the reference is the user's function.
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    args, kwargs = pytree.tree_unflatten(leaves, call_signature(program).in_spec)
     with torch.no_grad():
         returned = reference(*args, **kwargs)
     changed = [*find_effects(program).changed]

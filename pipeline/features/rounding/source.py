@@ -112,20 +112,22 @@ class RoundedSource(Source):
                 return self._move(args[0], result, _MOVED)
             ends = _move_ends(args[0], result)
             return self._move(args[0], result, _MOVED_DYNAMIC) if ends is None else ends
-        units = max(1.0, _OF_RESULTS * terms)
-        if isinstance(result, Tensor):
-            return self._round_result(result, (args, kwargs), units)
-        return pytree.tree_map_only(
-            Tensor,
-            lambda value: self._round_result(value, (args, kwargs), units),
-            result,
-        )
+        return self._round_result(result, (args, kwargs), max(1.0, _OF_RESULTS * terms))
 
-    def _round_result(self, value: Tensor, arguments: Any, units: float) -> Any:
-        # A value in the memory of an argument is a view of it, or was written in place.
-        if _lies_in(arguments, _memory(value)):
-            return value
-        return self._round(value, units)
+    def _round_result(self, result: Any, arguments: Any, units: float) -> Any:
+        """Round a tensor, or those in nested tuples, lists and dicts."""
+        if isinstance(result, Tensor):
+            # A value in the memory of an argument is a view of it, or was written in place.
+            if _lies_in(arguments, _memory(result)):
+                return result
+            return self._round(result, units)
+        if type(result) is tuple or type(result) is list:
+            return type(result)(
+                [self._round_result(value, arguments, units) for value in result]
+            )
+        return pytree.tree_map_only(
+            Tensor, lambda value: self._round_result(value, arguments, units), result
+        )
 
     def _round(self, value: Any, units: float) -> Any:
         """Change a floating-point tensor by up to this many units in the last place.
@@ -145,13 +147,16 @@ class RoundedSource(Source):
         draw = torch.empty(quantized.shape).uniform_(-1, 1, generator=self._generator)
         if not quantized.numel():
             return quantized
-        is_between = (quantized > quantized.min()) & (quantized < quantized.max())
-        inside = is_between & (values != 0)
-        distances = draw.abs()[inside]
-        fewest = min(_FEWEST, len(distances))
-        if fewest:
-            share = max(share, distances.kthvalue(fewest).values.item())
-        moves = inside & (draw.abs() <= share)
+        least, greatest = quantized.aminmax()
+        inside = (quantized > least) & (quantized < greatest) & (values != 0)
+        distances = draw.abs()
+        moves = inside & (distances <= share)
+        # Looking for the fewest takes much longer than the rest, and is seldom needed.
+        if moves.sum() < _FEWEST and inside.any():
+            distances_inside = distances[inside]
+            fewest = min(_FEWEST, len(distances_inside))
+            share = max(share, distances_inside.kthvalue(fewest).values.item())
+            moves = inside & (distances <= share)
         steps = moves * draw.sign()
         return quantized + steps.to(quantized.dtype)
 
@@ -164,7 +169,7 @@ def _move_ends(values: Tensor, quantized: Tensor) -> Tensor | None:
     """
     if not quantized.numel() or quantized.dtype.is_floating_point:
         return None
-    least, greatest = quantized.min(), quantized.max()
+    least, greatest = quantized.aminmax()
     if ((quantized > least) & (quantized < greatest)).any():
         return None
     limits = torch.iinfo(quantized.dtype)

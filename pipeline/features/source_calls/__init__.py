@@ -8,5 +8,5 @@ FEATURE = Feature(
     "source_calls",
     "resume interrupted validations, and share a model's outputs among its packages",
     measuring="pipeline.features.source_calls.measuring:SourceCallMeasuring",
-    outlines={"source-call": "pipeline.features.source_calls.key:SOURCE_CALL"},
+    outlines={"source-call": "pipeline.features.source_calls.outline:SOURCE_CALL"},
 )

@@ -19,6 +19,8 @@ from pipeline.program.quantized_values import dequantizes_constant
 # Bytes of float weights to hold. The running method's weights displace those of other methods;
 # weights that don't fit are computed in every call.
 MOST_BYTES = 2 << 30
+# Those whose operators compute nothing but what their arguments say.
+_LIBRARIES = frozenset({"aten", "quantized_decomposed", "torchao"})
 
 
 class DequantizedWeights:
@@ -81,6 +83,8 @@ def _find_dequantizing(source: Source) -> set[Node]:
     nodes = set()
     for node in source.module.graph.nodes:
         if not dequantizes_constant(node, base_name(node)):
+            continue
+        if getattr(node.target, "namespace", "") not in _LIBRARIES:
             continue
         names = {argument.target for argument in node.all_input_nodes}
         if names.isdisjoint(source.state):

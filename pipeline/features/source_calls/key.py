@@ -1,4 +1,4 @@
-"""The keys of source calls, and the form of their stored results."""
+"""The keys of source calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from torch.utils import _pytree as pytree
 from pipeline.plan.kinds.parts import Key, common_fields
 from pipeline.program.inputs import InputSet
 from pipeline.store.digest import Digest, hash_bytes, hash_json
-from pipeline.store.results import CONSTANT_METHODS
 from pipeline.store.toolchain import host
-
-((_, _VALUE),) = CONSTANT_METHODS
-SOURCE_CALL = {"outputs": _VALUE}
 
 
 def source_call_key(

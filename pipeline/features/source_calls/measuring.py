@@ -43,6 +43,8 @@ class SourceCallMeasuring(Measuring):
 
     def _open(self, name: str, sources: Mapping[str, Source]) -> Lane:
         for source in sources.values():
+            self._weights.serve(source)
+        for source in sources.values():
             program = source.program
             if (
                 find_random_operators(program)
@@ -50,8 +52,6 @@ class SourceCallMeasuring(Measuring):
                 or find_foreign_operators(program)
             ):
                 return Lane(name, sources)
-        for source in sources.values():
-            self._weights.serve(source)
         identities = {method: self._identify(name, method) for method in sources}
         return KeptLane(name, sources, identities, self._results)
 

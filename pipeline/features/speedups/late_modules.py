@@ -1,6 +1,6 @@
-"""Imports torch's tracer of bytecode, and torchao's quantizers, when they are first used.
+"""Imports torch's tracers, and torchao's quantizers, when they are first used.
 
-ExecuTorch imports both for a few names. Together they take more than half of the CPU time of its
+ExecuTorch imports them for a few names. Together they take more than half of the CPU time of its
 import, and 40 MiB in each worker.
 """
 
@@ -23,12 +23,14 @@ from pipeline.features.speedups.late_tracer import TRACER_MODULES, execute, plac
 
 _Function = Callable[..., Any]
 DECOMPOSITIONS = "torch._inductor.decomposition"
+# Reading an archive asks for this module's file only.
+_EXPORTER = "torch.export._trace"
 # Packages whose modules work without what the package itself imports.
-_PACKAGES = ("torchao", "torchao.quantization", "torchao.quantization.pt2e")
+_QUANTIZERS = ("torchao", "torchao.quantization", "torchao.quantization.pt2e")
 
 
-class _LatePackage(ModuleType):
-    """A package whose own code runs once a name is used that isn't an imported module of it."""
+class _DeferredModule(ModuleType):
+    """A module whose code runs once a name is used that isn't an imported module of it."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -95,13 +97,13 @@ _decompositions = _Decompositions()
 
 @cache
 def import_late() -> None:
-    """Import the tracer and torchao when they are first used, unless they are imported already."""
+    """Import these modules when they are first used, unless they are imported already."""
     TRACER_MODULES.install()
+    if _EXPORTER not in sys.modules:
+        _place_late(_EXPORTER)
     if "torchao" not in sys.modules and importlib.util.find_spec("torchao") is not None:
-        for name in _PACKAGES:
-            spec = importlib.util.find_spec(name)
-            if spec is not None:
-                place(_LatePackage(name), spec)
+        for name in _QUANTIZERS:
+            _place_late(name)
         # It defines the operators that ExecuTorch looks up on import.
         with _decompositions.recorded():
             importlib.import_module("torchao.quantization.quant_primitives")
@@ -110,7 +112,7 @@ def import_late() -> None:
 
         def allow_all() -> Any:
             """Return the classes to unpickle, including those that torchao allows."""
-            _load_packages()
+            _load_modules()
             return allowed()
 
         unpickler._get_user_allowed_globals = allow_all
@@ -121,13 +123,19 @@ def import_late() -> None:
 def load_all() -> None:
     """Import everything that is still to be imported."""
     TRACER_MODULES.load()
-    _load_packages()
+    _load_modules()
     importlib.import_module(DECOMPOSITIONS)
 
 
-def _load_packages() -> None:
-    """Run the code of the late packages, which also allows to unpickle their classes."""
-    for name in _PACKAGES:
-        package = sys.modules.get(name)
-        if isinstance(package, _LatePackage):  # executing one may execute others
-            execute(package)
+def _place_late(name: str) -> None:
+    spec = importlib.util.find_spec(name)
+    if spec is not None:
+        place(_DeferredModule(name), spec)
+
+
+def _load_modules() -> None:
+    """Run the code of the late modules, which also allows to unpickle classes of the quantizers."""
+    for name in (_EXPORTER, *_QUANTIZERS):
+        module = sys.modules.get(name)
+        if isinstance(module, _DeferredModule):  # executing one may execute others
+            execute(module)

@@ -192,10 +192,11 @@ def _disable(
 
 
 def place(module: Any, spec: ModuleSpec) -> Any:
-    """Put a package in the place of the one that a spec describes."""
+    """Put a module or package in the place of the one that a spec describes."""
     module.__spec__, module.__loader__ = spec, spec.loader
-    module.__file__, module.__path__ = spec.origin, spec.submodule_search_locations
-    module.__package__ = spec.name
+    module.__file__, module.__package__ = spec.origin, spec.parent
+    if spec.submodule_search_locations is not None:
+        module.__path__ = spec.submodule_search_locations
     sys.modules[spec.name] = module
     parent, _, child = spec.name.rpartition(".")
     if parent:
@@ -204,7 +205,7 @@ def place(module: Any, spec: ModuleSpec) -> Any:
 
 
 def execute(package: ModuleType) -> None:
-    """Run the code of a package in the module that stood in for it."""
+    """Run the code of a module or package in the one that stood in for it."""
     package.__class__ = ModuleType
     try:
         package.__spec__.loader.exec_module(package)  # type: ignore[union-attr]

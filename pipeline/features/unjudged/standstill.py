@@ -218,7 +218,7 @@ class StandstillJudge:
                 redrawn = fill_random(
                     argument.value, value.shape, example_values, generator
                 )
-                value = in_dim_order(redrawn.to(value.dtype), argument.value)
+                value = in_dim_order(redrawn.to(value.dtype), argument)
             drawn.append(value)
         return drawn
 

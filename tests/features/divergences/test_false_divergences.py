@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from pipeline.features.divergences.reference_divergence import locate_divergence
+from pipeline.features.passes.loading import package_of
 from pipeline.program.inputs import InputSet
-from pipeline.program.workspace_modules import package_of
 from tests.support.matrix import in_tiers
 
 ROOT = Path(__file__).parents[3]

@@ -22,6 +22,7 @@ from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.devices.session import Session
 from pipeline.features.locating.interpreter import load
+from pipeline.features.locating.interpreter.single import ExecutorchDelegate
 from pipeline.features.locating.interpreter.slots import RefusalError
 from tests.devices.test_bindings import (
     CONSTANTS,
@@ -406,3 +407,10 @@ def test_validation_runs_such_a_method(demo):
     pte = write("demo.pte", demo_package())
     validation = validate(pte, {"run": program})
     assert validation.failures == () and len(method(validation, "run").runs) == 3
+
+
+@pytest.mark.parametrize(("backend_id", "others"), [("XnnpackBackend", 0), ("Other", 1)])
+def test_a_delegate_of_xnnpack_gets_only_the_data_that_it_names(backend_id, others):
+    named_data = {"its weight": b"ab" * 40, "another": b"cd" * 40}
+    package = ExecutorchDelegate(backend_id, [], 0).pack(b"names its weight", [], named_data)
+    assert [package.contents().count(data) for data in named_data.values()] == [1, others]

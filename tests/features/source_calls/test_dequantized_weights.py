@@ -112,3 +112,26 @@ def test_weights_of_the_method_that_runs_come_first(calls, monkeypatch):
     for place in (0, 0, 1, 1, 0):
         sources[place].run(inputs)
     assert len(calls) == 3
+
+
+def test_weights_of_torchao_are_made_once(calls):
+    pytest.importorskip("torchao.quantization.quant_primitives")
+    dequantize = torch.ops.torchao.dequantize_affine.default
+
+    class Grouped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.arange(-60, 60, dtype=torch.int8).reshape(10, 12))
+            self.register_buffer("scale", torch.linspace(0.1, 1, 30).reshape(10, 3))
+
+        def forward(self, x):
+            weight = dequantize(self.weight, [1, 4], self.scale, None, torch.int8, -128, 127)
+            return torch.nn.functional.linear(x, weight)
+
+    program = make_program(Grouped(), (2, 12))
+    inputs = InputSet((torch.ones(2, 12),), {}, "an example")
+    plain, served = Source(program), Source(program)
+    DequantizedWeights().serve(served)
+    for _ in range(2):
+        assert torch.equal(served.run(inputs)[0], plain.run(inputs)[0])
+    assert calls == ["dequantize_affine"]

@@ -22,6 +22,7 @@ import torch
 QUANTIZERS = "torchao.quantization.quant_api"
 TRACER = "torch._dynamo.symbolic_convert"
 PARTITIONERS = "torch._functorch.partitioners"
+EXPORTER = "torch.export._trace"
 
 
 def is_loaded(name):
@@ -37,7 +38,10 @@ from pipeline.compile.lower import lower
 from pipeline.features.speedups.patches import fast_lowering
 from pipeline.program.archive import load_program
 
+assert not is_loaded(EXPORTER)
 program = load_program(Path(sys.argv[1]), "forward")
+assert program.module(check_guards=False)(torch.ones(3, 4)).shape == (3, 4)
+assert not is_loaded(EXPORTER)
 with fast_lowering():
     assert emit(lower({"forward": program}, {"forward": [XnnpackPartitioner()]}, store=None)).buffer
 assert not any(map(is_loaded, (TRACER, QUANTIZERS, PARTITIONERS)))

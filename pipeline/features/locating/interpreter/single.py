@@ -22,6 +22,8 @@ from pipeline.devices.interface import PackageFiles
 
 NAME = "delegate"  # the package's only method
 _ALIGNMENT = 16
+# Its payloads name the data that they need. Other backends may make up the keys themselves.
+_XNNPACK = "XnnpackBackend"
 
 
 class ExecutorchDelegate(DelegateRuntime):
@@ -56,7 +58,9 @@ class ExecutorchDelegate(DelegateRuntime):
         """Return a package whose method `NAME` calls the delegate."""
         store = NamedDataStore()
         for key, data in named_data.items():
-            store.add_named_data(key, data, alignment=_ALIGNMENT)
+            # Other data are mostly the weights of the method's other delegates.
+            if self._backend_id != _XNNPACK or key.encode() in processed_bytes:
+                store.add_named_data(key, data, alignment=_ALIGNMENT)
         file = PTEFile(
             program=self._program(processed_bytes, compile_specs),
             named_data=store.get_named_data_store_output() if named_data else None,
