@@ -13,6 +13,7 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils import _python_dispatch
@@ -78,6 +79,11 @@ _HARMLESS = frozenset({
     ("torch._dynamo.utils", "preserve_rng_state"),
     ("torch._higher_order_ops.utils", "_materialize_as_graph_inner"),
 })  # fmt: skip
+# The types of most arguments of operators. They hold no values of tensors.
+_WITHOUT_VALUES = frozenset(
+    {*FAKES, int, float, bool, str, type(None), torch.SymInt, torch.dtype, torch.device}
+)
+_DEVICE = torch.ops.prim.device.default
 
 # The digests of the keys of results that this process made while it watched.
 _made_here: set[Digest] = set()
@@ -216,6 +222,9 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            # A third of all calls; torch's dispatcher comes to the same function, but later.
+            return FakeTensor.__torch_dispatch__(func, types, args)
         keywords = kwargs or {}
         watch = self._watch
         plain_tensors: list[torch.Tensor] = []
@@ -259,6 +268,8 @@ class _Mode(TorchDispatchMode):
 
     def _free(self, out: Any) -> Any:
         """Mark the plain tensors among an operator's results as free of constants."""
+        if type(out) is FakeTensor:
+            return out
         new_tensors: list[torch.Tensor] = []
         _gather((out,), new_tensors)
         for new_tensor in new_tensors:
@@ -310,6 +321,8 @@ def _gather(values: Iterable[Any], plain_tensors: list[torch.Tensor]) -> bool:
     others = False
     for value in values:
         kind = type(value)
+        if kind in _WITHOUT_VALUES:
+            continue
         if kind in PLAIN:
             if value.layout is torch.strided:
                 plain_tensors.append(value)
