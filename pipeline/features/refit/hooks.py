@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from types import CodeType
 from typing import Any
 
 import torch
@@ -188,11 +189,16 @@ def _note_arguments(watch: Watch, original: Callable[..., Any], first: int) -> A
 def _blind(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function that turns dispatching off, to record a gap if its caller may use values."""
 
+    harmless: dict[int, CodeType] = {}  # by id, since code is hashed by its content
+
     def turn_off(*args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(1)
-        place = str(caller.f_globals.get("__name__")), caller.f_code.co_name
-        if place not in _HARMLESS:
-            watch.note_gap(f"{'.'.join(place)} computes unseen")
+        if id(caller.f_code) not in harmless:
+            place = str(caller.f_globals.get("__name__")), caller.f_code.co_name
+            if place in _HARMLESS:
+                harmless[id(caller.f_code)] = caller.f_code
+            else:
+                watch.note_gap(f"{'.'.join(place)} computes unseen")
         return original(*args, **kwargs)
 
     return turn_off
