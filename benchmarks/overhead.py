@@ -134,6 +134,8 @@ def _package(checkout: Checkout, package: str, repeats: int) -> dict[str, Any]:
 
 def _timed(side: Callable[[], None], checkout: Checkout) -> tuple[float, float]:
     """Return wall and CPU seconds, measured without garbage collection, as in workers."""
+    from pipeline.run.worker_process import call_with_room
+
     for left in (checkout.store, checkout.root / "build"):
         shutil.rmtree(left, ignore_errors=True)
     gc.collect()
@@ -142,7 +144,7 @@ def _timed(side: Callable[[], None], checkout: Checkout) -> tuple[float, float]:
     try:
         wall, cpu = time.perf_counter(), time.process_time()
         with contextlib.redirect_stdout(sys.stderr):
-            side()
+            call_with_room(side)  # as in workers
         return time.perf_counter() - wall, time.process_time() - cpu
     finally:
         gc.enable()
@@ -167,6 +169,7 @@ def without_store(checkout: Checkout, package: str) -> None:
 def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> None:
     """Build a package through the store. Raises BenchmarkError if two partitions are equal."""
     from pipeline.compile.preprocess.cache import counted_preprocess
+    from pipeline.compile.preprocess.spill import spilling
     from pipeline.run.build.link import link_package
     from pipeline.run.build.perform_compile import perform_compile
     from pipeline.run.install import install
@@ -177,7 +180,7 @@ def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> N
         plan = plan_of(checkout)
         compiles, link = plan.compiles(package), plan.link(package)
     assert compiles is not None and link is not None
-    with counted_preprocess() as counts:
+    with counted_preprocess() as counts, spilling():
         for action in compiles:
             perform_compile(action, plan.workspace, stages)
     if counts.hits or not counts.misses:

@@ -76,9 +76,7 @@ def identify_program(path: Path, entry: str) -> Identity:
     Raises:
         SourceError: the archive can't be read.
     """
-    stamp = None
-    if path.exists():
-        stamp = read_stamp(path)
+    stamp = read_stamp(path) if path.exists() else None
     stamp_when_read, identity = _identities.get((path, entry), (None, None))
     if identity is None or stamp != stamp_when_read:
         with open_archive(path) as archive:
@@ -95,16 +93,13 @@ def _describe_entry(
     program = archive.program(entry)
     canonical = canonical_program(program)
     tensors = _tensor_digests(archive, entry)
-    outline = outline_archive(program, tensors)._asdict()
     parts = {
         **summarize_parts(canonical, tensors),
-        "outline": outline,
+        "outline": outline_archive(program, tensors)._asdict(),
         "buffers": describe_buffers(program),
     }
-    examples = f"data/sample_inputs/{entry}.pt"
-    inputs = None
-    if archive.members.has(examples):
-        inputs = archive.members.hash(examples)
+    members, examples = archive.members, f"data/sample_inputs/{entry}.pt"
+    inputs = members.hash(examples) if members.has(examples) else None
     identity = _identify(canonical, tensors, archive.replaced_sizes(entry))
     program_digest, names, _ = identity
     return ProgramFacts(entry, program_digest, names, inputs, parts), identity

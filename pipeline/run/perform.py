@@ -84,10 +84,7 @@ def perform(
             turn.enter_context(spilling())
         if action.kind != "export":
             turn.enter_context(checked_flatc())
-        if action.kind in verbs:
-            run = verbs[action.kind]
-        else:
-            run = _find_performer(action)
+        run = verbs.get(action.kind) or _find_performer(action)
         run(action, workspace, stages)
         return False
 

@@ -46,12 +46,15 @@ def perform_here(
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.isolated import ChildError
     from pipeline.run.perform import perform
+    from pipeline.run.worker_process import call_with_room
     from pipeline.store.remedies import explain_error
 
     results: list[Mapping[str, Any]] = [{}]
     try:
         with counted_preprocess() as counts:
-            was_there = perform(action, workspace, stages, always, keep, results.append)
+            was_there = call_with_room(
+                perform, action, workspace, stages, always, keep, results.append
+            )
         spent = Usage(counts.hits, counts.misses, counts.saved, counts.spent)
         usage = {"preprocess": spent} if counts.hits or counts.misses else {}
         event = make_event(action, "hit" if was_there else "built")

@@ -153,10 +153,10 @@ def _report(
 
 def _describe_spans(stages: Stages, started: float) -> list[tuple[str, float, float]]:
     """Return the stages and steps of an action with begin and end, in seconds since it started."""
-    spans = []
-    for name, begin, end in [*stages.spans, *stages.steps]:
-        spans.append((name, begin - started, end - started))
-    return spans
+    return [
+        (name, begin - started, end - started)
+        for name, begin, end in [*stages.spans, *stages.steps]
+    ]
 
 
 def import_ahead(workspace: Workspace) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import resource
 import weakref
 
 import pytest
@@ -9,7 +10,11 @@ import torch
 from executorch.exir.backend.utils import is_same_node
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pipeline.run.worker_process import forget_programs, worker_process
+from pipeline.run.worker_process import (
+    call_with_room,
+    forget_programs,
+    worker_process,
+)
 from pipeline.store.names import is_file_name, shorten_name
 from tests.support.lowerable import bench_for
 
@@ -95,3 +100,25 @@ def test_long_names_are_cut_and_stay_apart():
     assert len({shorten_name(each) for each in long}) == 2
     assert all(is_file_name(f"{shorten_name(each)}.progress") for each in long)
     assert shorten_name("compile-prefill+decode") == "compile-prefill+decode"
+
+
+def _count_faults(depth: int) -> int:
+    """Return the page faults of 1,000 calls, as many calls below this one as `depth`."""
+    if depth:
+        return _count_faults(depth - 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(1000):
+        _do_nothing()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def test_calls_at_any_depth_map_no_memory():
+    def most_faults() -> int:
+        return max(map(_count_faults, range(300)))
+
+    assert most_faults() > 500  # otherwise Python keeps a chunk, and this can go
+    assert call_with_room(most_faults) < 100

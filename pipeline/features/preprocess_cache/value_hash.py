@@ -25,6 +25,7 @@ from pipeline.store.digest import Digest
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _SIGNATURE = graph_signature.__name__
+_PLAIN = {kind: kind.__name__ for kind in (bool, int, str, type(None))}
 
 
 class UndescribableError(Exception):
@@ -57,12 +58,8 @@ class ValueHasher:
         self._modes: dict[Any, int] = {}
 
     def field(self, kind: str, data: bytes | str | int = b"") -> None:
-        if isinstance(data, bytes):
-            payload = data
-        else:
-            payload = str(data).encode()
-        head = f"{kind}:{len(payload)}:".encode()
-        self.hasher.update(head + payload)
+        payload = data if isinstance(data, bytes) else str(data).encode()
+        self.hasher.update(b"%b:%d:%b" % (kind.encode(), len(payload), payload))
 
     def name(self, name: str) -> None:
         if self.keep_names:
@@ -71,9 +68,11 @@ class ValueHasher:
             self.field("name", number_of(self._names, name))
 
     def value(self, value: Any) -> None:
-        if isinstance(value, Node):
+        if (plain := _PLAIN.get(type(value))) is not None:  # most values
+            self.field(plain, str(value))
+        elif isinstance(value, Node):
             self.field("node", self.nodes[value])
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict | Mapping):
             self.field("map", len(value))
             # Insertion order can differ between equal programs.
             for key in sorted(value, key=str):
@@ -182,9 +181,8 @@ class ValueHasher:
 
     def shape(self, tensor: torch.Tensor) -> None:
         self.field("tensor", str(tensor.dtype))
-        self.value(
-            [*tensor.shape, "stride", *tensor.stride(), "order", *tensor.dim_order()]
-        )
+        # The order of dimensions follows from sizes and strides.
+        self.value([*tensor.shape, "stride", *tensor.stride()])
         self.value([tensor.storage_offset(), str(tensor.device), tensor.requires_grad])
 
     def constant(self, tensor: Any) -> None:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from types import CodeType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils import _python_dispatch
@@ -78,6 +80,11 @@ _HARMLESS = frozenset({
     ("torch._dynamo.utils", "preserve_rng_state"),
     ("torch._higher_order_ops.utils", "_materialize_as_graph_inner"),
 })  # fmt: skip
+# The types of most arguments of operators. They hold no values of tensors.
+_WITHOUT_VALUES = frozenset(
+    {*FAKES, int, float, bool, str, type(None), torch.SymInt, torch.dtype, torch.device}
+)
+_DEVICE = torch.ops.prim.device.default
 
 # The digests of the keys of results that this process made while it watched.
 _made_here: set[Digest] = set()
@@ -182,11 +189,16 @@ def _note_arguments(watch: Watch, original: Callable[..., Any], first: int) -> A
 def _blind(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function that turns dispatching off, to record a gap if its caller may use values."""
 
+    harmless: dict[int, CodeType] = {}  # by id, since code is hashed by its content
+
     def turn_off(*args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(1)
-        place = str(caller.f_globals.get("__name__")), caller.f_code.co_name
-        if place not in _HARMLESS:
-            watch.note_gap(f"{'.'.join(place)} computes unseen")
+        if id(caller.f_code) not in harmless:
+            place = str(caller.f_globals.get("__name__")), caller.f_code.co_name
+            if place in _HARMLESS:
+                harmless[id(caller.f_code)] = caller.f_code
+            else:
+                watch.note_gap(f"{'.'.join(place)} computes unseen")
         return original(*args, **kwargs)
 
     return turn_off
@@ -216,6 +228,9 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            # A third of all calls; torch's dispatcher comes to the same function, but later.
+            return FakeTensor.__torch_dispatch__(func, types, args)
         keywords = kwargs or {}
         watch = self._watch
         plain_tensors: list[torch.Tensor] = []
@@ -259,6 +274,8 @@ class _Mode(TorchDispatchMode):
 
     def _free(self, out: Any) -> Any:
         """Mark the plain tensors among an operator's results as free of constants."""
+        if type(out) is FakeTensor:
+            return out
         new_tensors: list[torch.Tensor] = []
         _gather((out,), new_tensors)
         for new_tensor in new_tensors:
@@ -310,6 +327,8 @@ def _gather(values: Iterable[Any], plain_tensors: list[torch.Tensor]) -> bool:
     others = False
     for value in values:
         kind = type(value)
+        if kind in _WITHOUT_VALUES:
+            continue
         if kind in PLAIN:
             if value.layout is torch.strided:
                 plain_tensors.append(value)

@@ -166,7 +166,7 @@ def _make_blobs(
                 else changes.exchange(old, data, size)
             )
             changes.storages[maker] = new
-            if old in named and not new_digests:
+            if old in named and not new_digests and new != old:
                 keyed[old] = _hash_key(data)
             new_digests.add(new)
         if len(new_digests) > 1:
@@ -184,6 +184,25 @@ def _make_blobs(
             changes.keys[entry["key"]] = entry["key"]
     changes.check(changes.blobs, "stored tensors")
     changes.check(changes.keys, "keys of named data")
+
+
+def check_keys(
+    recipe: Recipe, unit_object: Json, read: Callable[[Digest], bytes]
+) -> None:
+    """Raise CannotRefitError if the key of the smallest constant is not its SHA-256.
+
+    The serializer has a known text, which names all constants in the same way.
+    """
+    constants = [
+        entry
+        for entry in iter_named(unit_object)
+        if entry["blob"]["digest"] in recipe.blobs
+    ]
+    if constants:
+        smallest = min(constants, key=lambda entry: entry["blob"]["size"])
+        data = read(smallest["blob"]["digest"])
+        if hashlib.sha256(data).hexdigest() != smallest["key"][-64:]:
+            raise CannotRefitError("keys of named data are not their SHA-256")
 
 
 def _hash_key(data: Storage) -> str:
@@ -241,6 +260,8 @@ def _describe_tensors(
                 values = cache(partial(_look, storage, view))
                 new = changes.storages.get(view.step) if whole else None
                 new = new or hash_bytes(logical_bytes(values()))
+                if new == old:  # in the form of the first view, as in the base
+                    news.setdefault(new, tensor["forms"])
                 if new not in news:
                     news[new] = dict.fromkeys(
                         sorted(find_forms(view, values) - {new}), 1

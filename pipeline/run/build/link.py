@@ -254,7 +254,8 @@ def _manifest_facts(method: Json) -> dict[str, Any]:
         "listed",
         "warnings",
     )
-    facts = {name: value for name, value in method.items() if name not in apart}
     return {
-        name: value for name, value in facts.items() if value or name not in optional
+        name: value
+        for name, value in method.items()
+        if name not in apart and (value or name not in optional)
     }
