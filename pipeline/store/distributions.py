@@ -111,7 +111,8 @@ def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
         if (
             record["own"] == stamps
             and record["places"] == _find_places(info, record["names"])
-            and record["stamp"] == _stamp(info, record["files"].split("\n"))
+            and record["stamp"]
+            == _stamp(info, os.fsencode(record["files"]).split(b"\n"))
         ):
             return str(record["identity"])
     started = time.time_ns()
@@ -308,7 +309,7 @@ def _is_vouched(path: str, listed: _Listed) -> bool:
     return urlsafe_b64encode(content).rstrip(b"=").decode() == digest
 
 
-def _stamp(info: Path, files: Iterable[str]) -> list[int]:
+def _stamp(info: Path, files: Iterable[str | bytes]) -> list[int]:
     """Return the number of files and folders, the sum of their ctimes, and the latest ctime, in ns.
 
     The kernel sets a ctime on every write, rename or change of mode, whatever the file's mtime is

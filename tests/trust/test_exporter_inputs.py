@@ -315,7 +315,7 @@ CASES: dict[str, dict[str, Case]] = {
         ),
         "DataLoader workers": edit(WORKERS, "w.txt"),
     },
-    "file content, by native code": {
+    "file content, read by native code": {
         "safetensors": binary(
             "from safetensors.torch import load_file; VALUE = load_file('w/m.safetensors')['x']",
             "w/m.safetensors",
@@ -325,7 +325,7 @@ CASES: dict[str, dict[str, Case]] = {
             "VALUE = torch.from_file('w.bin', size=4096)[0]", "w.bin", save_floats
         ),
     },
-    "existence": {
+    "existence of a file or a folder": {
         "exists": Case("VALUE = 2 if Path('w.txt').exists() else 1", nothing, text("w.txt", "")),
         "isfile": Case("VALUE = 2 if os.path.isfile('w.txt') else 1", nothing, text("w.txt", "")),
         "is_dir": Case("VALUE = 2 if Path('d').is_dir() else 1", nothing, text("d/x", "")),
@@ -344,7 +344,7 @@ CASES: dict[str, dict[str, Case]] = {
             lambda site: (site.root / "w.txt").unlink(),
         ),
     },
-    "listing of a folder": {
+    "content of a folder": {
         "glob": Case(
             "import glob; VALUE = " + SUM.format("glob.glob('shards/*.txt')"),
             SHARDS,
@@ -657,9 +657,9 @@ UNFOLLOWED = {
     "network": "import socket\ntry: socket.create_connection(('127.0.0.1', 9))\n"
     "except OSError: VALUE = 1",
     "clock": "import datetime; VALUE = datetime.datetime.now().year",
-    "random numbers without a seed": "import numpy; VALUE = numpy.random.default_rng().random()",
+    "random numbers": "import numpy; VALUE = numpy.random.default_rng().random()",
     "machine": "import platform; VALUE = len(platform.node())",
-    "times of files": "VALUE = os.stat(__file__).st_mtime % 7",
+    "file times": "VALUE = os.stat(__file__).st_mtime % 7",
 }
 
 

@@ -141,7 +141,9 @@ def test_weights_that_a_family_shares_count_once():
     for families in ([base], []):
         numbers, lines = choose(searches, 225, constants, families)
         assert numbers == [2, 2] and lines[0] == "together: size 225 B of at most 225 B"
-    with pytest.raises(PipelineError, match=r"has 40,000 choices of trials, at most 20,000 are"):
+    with pytest.raises(
+        PipelineError, match=r"has 40,000 choices of trials, but at most 20,000 are"
+    ):
         many = [search("a", searches[0].trials * 100), search("b", searches[1].trials * 100)]
         choose(many, 125, constants, [base])
 
