@@ -28,7 +28,7 @@ from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 
 _MOST_LOADS = 5
-# More than this change no median: the rest of the machine moves it by far more.
+# More runs hardly move the median: other load on the machine moves it by far more.
 _MOST_RUNS = 60
 # Package and source take turns, so that other load on the machine slows both.
 _TURNS = 4

@@ -19,7 +19,7 @@ from pipeline.program.quantized_values import dequantizes_constant
 # Bytes of float weights to hold. The running method's weights displace those of other methods;
 # weights that don't fit are computed in every call.
 MOST_BYTES = 2 << 30
-# Those whose operators compute nothing but what their arguments say.
+# The namespaces of operators that depend on nothing but their arguments.
 _LIBRARIES = frozenset({"aten", "quantized_decomposed", "torchao"})
 
 
