@@ -130,3 +130,9 @@ def test_the_code_is_at_the_end_of_each_line(monkeypatch):
     assert show_error(line) == f"{line} [PTE703]"
     monkeypatch.setattr(sys, "argv", ["/usr/bin/pte", "lower"])
     assert show_error(line) == f"{line.replace('doit', 'pte')} [PTE703]"
+
+
+def test_a_place_alone_gives_no_code():
+    """A mistake without an entry gets its group's code, wherever it is."""
+    for place in ("methods.decode.edge.passes[0]", "validate.devices[1]", "family.base"):
+        assert find_codes(f"partition_configs/p.yaml:3: {place}: is not so") == ["PTE100"]

@@ -200,6 +200,7 @@ def test_a_distribution_offers_passes_by_an_entry_point(root, offered):
 def test_the_remedy_goes_by_what_is_installed(tmp_path):
     assert remedy("no_such.fusions:Fuse").startswith("write passes/no_such/fusions.py")
     assert remedy("torch.fx.passes:Fuse").startswith("import Fuse in a file of passes/")
+    assert remedy("passes.norms:Fuse") == "name modules relative to passes/: norms:Fuse"
     (tmp_path / "passes").mkdir()
     text = "from collections import OrderedDict\n__all__ = ['OrderedDict']\n"
     (tmp_path / "passes" / "ours.py").write_text(text)

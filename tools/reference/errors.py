@@ -245,13 +245,14 @@ def _name_page(match: re.Match[str]) -> str:
 def find_templates(entry: Entry) -> list[list[str]]:
     """Return the messages of an entry in parts, each with … for its values.
 
-    The parts are the mistake and its hint, where these vary from case to case.
+    The parts are the mistake and its hint, where these vary from case to case. A place, such as
+    `methods.….edge`, is no part: any mistake may be there.
     """
     templates = [[template] for template in entry.templates]
     texts = [message.text for message in messages() if entry_of(message) is entry]
     for text in dict.fromkeys(texts):
         parts = [part.strip() for part in re.split(r"; | / ", text)]
-        parts = [part for part in parts if count_letters(part) >= LEAST_LETTERS]
+        parts = [part for part in parts if " " in part and count_letters(part) >= LEAST_LETTERS]
         if parts:
             templates.append(parts)
     return templates

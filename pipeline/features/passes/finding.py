@@ -91,6 +91,9 @@ def remedy(reference: str) -> str:
     module, _, name = reference.partition(":")
     if is_of_executorch(module) and not _module_file(module):
         return "the installed executorch has no such module"
+    if module.startswith(f"{FOLDER}."):
+        relative = module.removeprefix(f"{FOLDER}.")
+        return f"name modules relative to {FOLDER}/: {relative}:{name}"
     if _find_spec(module) is None:
         return f"write {FOLDER}/{module.replace('.', '/')}.py, or offer it in the group {GROUP}"
     return (
