@@ -162,8 +162,8 @@ class RuntimeTarget(Options):
     executorch: Annotated[str, Field(pattern=RELEASE_PATTERN)] | None = None
     """The ExecuTorch release that the runtime was built from, such as 1.4.1."""
     runtime: Annotated[str, Field(min_length=1)] | None = None
-    """The name of a toolchain, from the setting `toolchains`, on whose runtime packages are loaded
-    and run; by default, packages are only compared with the lists in this file."""
+    """The name of a toolchain from the setting `toolchains`. Its runtime loads and runs the
+    packages; by default, packages are only compared with the lists in this file."""
     identifier: Annotated[str, Field(pattern=IDENTIFIER_PATTERN)] | None = None
     """The identifier of the .pte files that the runtime reads, such as ET12."""
     schema_version: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None

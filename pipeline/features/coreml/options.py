@@ -157,8 +157,8 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
     operators: ByOperator[CoreMLOperator, CoreMLScheme] = Field(
         {},
         description=(
-            f"{OF_OPERATORS} Pools and similar operators are quantized like their input and accept "
-            "only `none`."
+            f"{OF_OPERATORS} Pooling and similar operators are quantized like their input and "
+            "accept only `none`."
         ),
     )
 
