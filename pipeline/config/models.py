@@ -61,7 +61,7 @@ class MethodConfig(Options):
     quantize: Annotated[
         SerializeAsAny[QuantizeConfig] | None, NeedsFeature("quantization")
     ] = None
-    """How to quantize the method before it is lowered; by default, it is not quantized.
+    """The quantization of the method before it is lowered; by default, none.
 
     Example: {quantizer: xnnpack, per_channel: true}
     """
@@ -212,7 +212,7 @@ class PackageConfig(Options):
     Example: seq2seq-v2
     """
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
-    """How each method of the model is lowered; `omit` leaves a method out of the package."""
+    """The lowering of each method of the model; `omit` leaves a method out of the package."""
     omitted: tuple[MethodName, ...] = ()
     operators: Annotated[Distinct[Library], NeedsFeature("operators")] = ()
     """Libraries of the model's custom operators: modules and shared libraries in operators/, or

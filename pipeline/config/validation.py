@@ -118,7 +118,7 @@ class MethodLimits(Limits):
     """Limits on the difference between this method's export and its reference, instead of the
     package's."""
     random: bool | None = None
-    """Whether this method draws random samples on purpose; replaces the package's setting.
+    """Set to true if this method draws random samples on purpose; replaces the package's setting.
 
     Example: true
     """
@@ -214,7 +214,7 @@ class ValidateConfig(Limits):
     methods: dict[MethodName, MethodLimits] = Field(default={})
     """Examples and limits for individual methods, which replace the package's."""
     random: bool = False
-    """Whether methods draw random samples on purpose, so that each call returns different values.
+    """Set to true if methods draw random samples on purpose, so each call returns different values.
     If so, their outputs are judged by shapes, ranges, means and variances over repeated calls, not
     by individual values.
 

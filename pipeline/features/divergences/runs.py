@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 from pipeline.features.divergences.places import Place, find_eager_place
 from pipeline.features.divergences.python_state import PythonState, find_holders
 from pipeline.features.divergences.storages import StorageKeeper, storage_key
-from pipeline.features.divergences.trace import Trace, TraceRecorder
+from pipeline.features.divergences.trace import Trace
+from pipeline.features.divergences.trace_recorder import TraceRecorder
 from pipeline.program.eager import Source, find_effects
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet

@@ -48,13 +48,13 @@ class MetricLimits(Options):
     Example: 0.08
     """
     max_drop: Portion | None = None
-    """How far the package's value may drop below the source's, on the same samples and in the
+    """The most that the package's value may drop below the source's, on the same samples and in the
     metric's own unit. `0.5%` is 0.005; for an accuracy, this is half a percentage point.
 
     Example: 0.5%
     """
     max_rise: Portion | None = None
-    """How far the package's value may rise above the source's, if lower is better.
+    """The most that the package's value may rise above the source's, if lower is better.
 
     Example: 0.02
     """

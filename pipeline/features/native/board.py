@@ -312,11 +312,8 @@ class Board:
         lines = answer.stderr.strip().splitlines()
         reason = self.explain(answer.returncode, lines)
         if not reason:
-            last = (
-                lines[-1].rpartition(": ")[2]
-                if lines
-                else f"exit status {answer.returncode}"
-            )
+            last = lines[-1].rpartition(": ")[2] if lines else ""
+            last = last or f"exit status {answer.returncode}"
             reason = f"{self._folder} there can't be written: {last}"
         self.problem = reason
         raise self._error(reason)
