@@ -40,34 +40,34 @@ def export_methods():
     yield "branch", export(Branch(), (torch.ones(8, 3), torch.tensor(3)))
     yield "custom", export(Custom(), (torch.ones(2, 3),))
 """
-CONFIG = "model: refused\nmethods: {sound: {partitioners: []}}\n"
+CONFIG = "model: detector\nmethods: {sound: {partitioners: []}}\n"
 
 
 @pytest.mark.slow
 def test_all_refusals_have_a_line_and_a_remedy(bench):
     workspace = bench("pair")
-    (workspace.root / "models" / "refused.py").write_text(REFUSED)
-    (workspace.root / "partition_configs" / "refused.yaml").write_text(CONFIG)
-    assert workspace.doit("export", "refused") == 1
+    (workspace.root / "models" / "detector.py").write_text(REFUSED)
+    (workspace.root / "partition_configs" / "detector.yaml").write_text(CONFIG)
+    assert workspace.doit("export", "detector") == 1
     assert (
-        "`doit diagnose refused` lists everything in it that torch.export rejects"
+        "`doit diagnose detector` lists everything in it that torch.export rejects"
         in workspace.output
     )
-    assert workspace.doit("diagnose", "refused", "--json") == 1
+    assert workspace.doit("diagnose", "detector", "--json") == 1
     line, error = workspace.output.splitlines()
     record = json.loads(line)
     validate("diagnose", record)
     (model,) = record["models"]
     assert [bool(call["error"]) for call in model["exports"]] == [False, True, True]
     assert [call["place"] for call in model["exports"]] == [
-        f"models/refused.py:{line}" for line in (26, 27, 28)
+        f"models/detector.py:{line}" for line in (26, 27, 28)
     ]
     ((branch,), (custom,)) = (call["findings"] for call in model["exports"][1:])
-    assert (branch["place"], branch["code"]) == ("models/refused.py:15", "if size > 2:")
+    assert (branch["place"], branch["code"]) == ("models/detector.py:15", "if size > 2:")
     assert branch["what"].startswith("depends on the values of a tensor: u0 > 2, which was True;")
-    assert (custom["place"], custom["kind"]) == ("models/refused.py:22", "missing fake kernel")
+    assert (custom["place"], custom["kind"]) == ("models/detector.py:22", "missing fake kernel")
     assert '@torch.library.register_fake("shop::halve")' in custom["what"]
-    assert error.startswith("diagnose: torch.export can't export refused")
+    assert error.startswith("diagnose: torch.export can't export detector")
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_a_sound_model_and_one_that_is_not_there(bench):
 
 def test_a_model_of_another_form_is_told_what_to_do(bench):
     root = bench("pair").root
-    (root / "partition_configs" / "pair.yaml").write_text(CONFIG.replace("refused", "speech"))
+    (root / "partition_configs" / "pair.yaml").write_text(CONFIG.replace("detector", "speech"))
     for ending in (".onnx", ".pt", ".pth"):
         file = root / "models" / f"speech{ending}"
         file.write_bytes(b"")
