@@ -153,12 +153,13 @@ class RuntimeTarget(Options):
     ] = ()
     """Other operators for which the runtime has kernels, such as aten::add.out. If a kernel
     supports only some dtypes, list them: {aten::add.out: [float32]}. team::* stands for all
-    operators of a namespace."""
+    operators of the namespace team."""
     dtypes: Distinct[DtypeName] | None = None
     """The dtypes that the kernels support, for operators without their own list of dtypes; by
-    default all."""
+    default, all dtypes."""
     backends: Distinct[BackendId] = ()
-    """The backends whose delegates the runtime can run, by name in configs or by id."""
+    """The backends whose delegates the runtime can run, by the name that configs use or by
+    backend_id."""
     executorch: Annotated[str, Field(pattern=RELEASE_PATTERN)] | None = None
     """The ExecuTorch release that the runtime was built from, such as 1.4.1."""
     runtime: Annotated[str, Field(min_length=1)] | None = None
@@ -171,13 +172,14 @@ class RuntimeTarget(Options):
     memory: Annotated[dict[str, int], PlainValidator(_memory), _MEMORY_SCHEMA] = Field(
         default={}
     )
-    """The maximum planned memory of a method, such as 2MB; or the maximum for each arena of the
-    runtime, such as {1: 256kB, 2: 8MB}."""
+    """The maximum planned memory of a method, such as 2MB; or the maximum in each of the runtime's
+    memory arenas, by number, such as {1: 256kB, 2: 8MB}."""
     alignment: Annotated[
         dict[str, int], PlainValidator(_alignment), _ALIGNMENT_SCHEMA
     ] = Field(default={})
     """The alignment, in bytes, that the runtime requires for constants, payloads and planned
-    memory; or the alignment of each part, such as {segments: 4096, constants: 16}."""
+    memory; or separate alignments for segments, constants, payloads and planned_memory, such as
+    {segments: 4096, constants: 16}."""
 
 
 # The keys of a target file: the runtime's, and those that features add, such as `devices`.
