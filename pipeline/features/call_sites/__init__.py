@@ -19,8 +19,8 @@ CALL_SITES = Command(
         "out FILE": "the file to write; by default, the code is printed",
         "namespace NAME": "the C++ namespace or Kotlin package; by default the package's name",
     },
-    "Each method becomes a function with named inputs and outputs that checks the dtypes and sizes "
-    "of its inputs. The package must be lowered as currently configured.",
+    "Each method becomes a function that has named inputs and outputs, and checks the dtypes and "
+    "sizes of its inputs. The package must be lowered as currently configured.",
     (
         ("doit call-sites vision --language cpp --out vision.h", "write a C++ header"),
         ("doit call-sites vision --language kotlin", "print Kotlin for Android"),

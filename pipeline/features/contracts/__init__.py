@@ -12,7 +12,8 @@ CONTRACT = Command(
         "all": "print one contract for an app with all packages, and write it to build/",
         "on DEVICE": "check that a device's runtime has everything that the packages need: "
         "native, qemu:<cpu>, a board, or a plugin's device",
-        "of-runtime": "describe this machine's runtime in targets/<name>.yaml; `wheel` by default",
+        "of-runtime": "describe this machine's runtime in targets/<name>.yaml; "
+        "the name is `wheel` by default",
         "json": "print one line of JSON instead (docs/reference/json.md)",
     },
     "Without names, the contracts of all packages are shown.",

@@ -14,7 +14,7 @@ FEATURE = Feature(
             "list the packages of the workspace, with their models, targets and methods",
             "[package ...]",
             {"json": "print one line of JSON instead (docs/reference/json.md)"},
-            "`doit list --json` prints the same JSON for all packages.",
+            "`doit list --json` prints the same JSON, on one line for all toolchains.",
             (
                 ("doit packages", "one line for each"),
                 ("doit list --json", "the packages of all toolchains, for programs"),

@@ -13,8 +13,8 @@ FEATURE = Feature(
             "compile again without any cache, and compare every byte",
             "[package ...]",
             more=(
-                "This always runs on this machine, since the workers of a cluster would return "
-                "results from their stores."
+                "The command always runs on this machine, since the workers of a cluster would "
+                "return results from their stores."
             ),
             options={
                 "exports": "only run the exporters again, and print digests of their programs, "

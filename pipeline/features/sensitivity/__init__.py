@@ -47,8 +47,8 @@ FEATURE = Feature(
                 "probes are reported",
                 "variants N": "build the package with each of the N noisiest modules in float in "
                 "turn, and report the cost in bytes and in milliseconds on this machine",
-                "metric NAME": "base the proposal on the limits of this value of "
-                "`validate.metrics` instead of on a floor, and show the value with `--variants`",
+                "metric NAME": "base the proposal on the limits of this metric in "
+                "`validate.metrics` instead of on a floor, and show its value with `--variants`",
                 "against BACKEND": "report the effect of leaving modules to another backend: "
                 "`portable` kernels, or an item of `partitioners` such as vulkan; uses at most "
                 "`--variants` builds per method (8 by default) for modules, and as many again for "

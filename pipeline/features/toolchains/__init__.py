@@ -13,9 +13,9 @@ UPGRADE = Command(
     "build with another toolchain next to the current one, and report the changes",
     "toolchain [package ...]",
     more=(
-        "The other builds go to build/.toolchains/<toolchain>, the report to "
-        "build/upgrade-<toolchain>.md, which starts with regressions. The exit status is 1 if a "
-        "package no longer lowers or no longer passes."
+        "The other builds go to build/.toolchains/<toolchain>. The report, "
+        "build/upgrade-<toolchain>.md, starts with regressions. The exit status is 1 if a package "
+        "no longer lowers or no longer passes."
     ),
     examples=(
         ("doit upgrade et15", "all packages"),

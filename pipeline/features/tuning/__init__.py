@@ -34,7 +34,7 @@ TUNE = Command(
         "write TRIAL": "write a trial to the config: its number, or `best`",
         "max-size SIZE": "choose one trial of each package so that their total size is at most "
         "SIZE",
-        "max-memory SIZE": "the same for memory: planned memory, or the peak on a device",
+        "max-memory SIZE": "the same for total memory (planned memory, or the peak on a device)",
         "target LABEL": "tune the packages of this target; those without a `tune` section are "
         "included as built",
     },

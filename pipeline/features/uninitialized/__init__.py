@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "uninitialized",
-    "detect sources that read uninitialized memory, whose runs may agree only by chance",
+    "detect sources whose runs may agree only by chance, since they read uninitialized memory",
     describe_unwritten="pipeline.features.uninitialized.reads:describe_unwritten",
 )
