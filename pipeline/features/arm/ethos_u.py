@@ -113,8 +113,8 @@ class EthosUOptions(EthosUTarget):
     config_ini: Annotated[
         str, WorkspaceFiles((".ini",), brought=(OWN_INI,), misfits=_undefined_sections)
     ] = OWN_INI
-    """The file that defines systems and memory modes: vela's own Arm/vela.ini, or the path of a
-    file in the workspace."""
+    """The file that defines systems and memory modes for vela, Arm's compiler for Ethos-U: vela's
+    own Arm/vela.ini, or the path of a file in the workspace."""
     system_config: Annotated[str | None, _suggested(SYSTEMS)] = None
     """The system in config_ini that vela compiles for; by default Ethos_U55_High_End_Embedded,
     Ethos_U65_High_End or Ethos_U85_SYS_DRAM_Mid, depending on the NPU."""

@@ -125,8 +125,8 @@ Softmax = Annotated[
     Literal["masked", "stable"] | None,
     AfterValidator(_check_softmax),
     Field(
-        description="The decomposition of softmax; by default masked, except for Ethos-U55 and "
-        "U65 (the TOSA extension u55), which support only stable."
+        description="The decomposition of softmax; by default masked. Ethos-U55, Ethos-U65 and "
+        "TOSA specifications with the extension u55 support only stable, their default."
     ),
 ]
 LeakyReLU = Annotated[

@@ -49,9 +49,12 @@ STATISTICS = {
                 "misses": (Count, "the number of results that were missing"),
                 "saved": (
                     Seconds,
-                    "the seconds that the hits took when they were computed",
+                    "the seconds that it originally took to compute the results that were found",
                 ),
-                "spent": (Seconds, "the seconds that the misses took"),
+                "spent": (
+                    Seconds,
+                    "the seconds that it took to compute the missing results",
+                ),
             }
         },
         "the lookups of all runs with this store, by kind of action",

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.backends.quantize_options import NOT
 
-_COUNTABLE = ("string", "number", "whole number", "mapping", "record")
+_COUNTABLE = ("string", "number", "whole number", "mapping", "record", "list")
 
 
 def definition_of(
@@ -38,7 +38,10 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
     kind = part.get("type")
     if kind == "array" and "prefixItems" in part:
         items = [describe_values(branch, definitions) for branch in part["prefixItems"]]
-        return f"list of {len(items)}: {', '.join(dict.fromkeys(items))}"
+        kinds = [*dict.fromkeys(items)]
+        if len(kinds) == 1:
+            return f"list of {len(items)} {_put_in_plural(kinds[0])}"
+        return f"list of {len(items)}: {', '.join(kinds)}"
     if kind == "array":
         return describe_list(describe_values(part.get("items", {}), definitions))
     if kind == "object":
@@ -58,7 +61,13 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
 
 def describe_list(member: str) -> str:
     """Describe a list of such members."""
-    return f"list of {member}{'s' if member in _COUNTABLE else ''}"
+    return f"list of {_put_in_plural(member)}"
+
+
+def _put_in_plural(kind: str) -> str:
+    """Put the noun at the beginning of a description in the plural."""
+    noun = next((n for n in _COUNTABLE if f"{kind} ".startswith(f"{n} ")), "")
+    return f"{noun}s{kind.removeprefix(noun)}" if noun else kind
 
 
 def _describe_mapping(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:

@@ -54,8 +54,9 @@ CONTRACT = {
     ),
     "alignment": (
         _ALIGNMENT,
-        "the greatest powers of two, in bytes, that divide the offsets of all segments, constants "
-        "and payloads in the files, and of all tensors in planned memory; null if there are none",
+        "for the segments, constants and payloads in the files, and for the tensors in planned "
+        "memory, the greatest power of two, in bytes, that divides all their offsets; null if "
+        "there are none",
     ),
     "data_files": (list[str], "the .ptd files that are loaded with the packages"),
     "operators": (
@@ -81,6 +82,6 @@ CONTRACT = {
                 ),
             }
         },
-        "the methods by name, in a joint contract by `<package>/<method>`",
+        "the methods, by name or, in a joint contract, by `<package>/<method>`",
     ),
 }

@@ -39,7 +39,10 @@ CONTRACTS = {
         {
             str: {
                 "contract": (OUTLINE, "the package's `contract.json`"),
-                "runs_in": ({str: str}, "whether the package ran, by runtime"),
+                "runs_in": (
+                    {str: str},
+                    "whether the package runs, by runtime: `yes`, or `no` and why",
+                ),
             }
         },
         "the packages by name; empty with `--all`",

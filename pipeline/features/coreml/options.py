@@ -50,7 +50,8 @@ class CoreMLOptions(Options):
     skip_ops_for_coreml_delegation: Distinct[OperatorName] | None = None
     """Operators not to delegate, such as aten.add.Tensor."""
     take_over_mutable_buffer: bool = True
-    """Keep mutable buffers in the model as states; requires ios18."""
+    """Keep mutable buffers in the model as states; requires a deployment target of ios18 or
+    later."""
     take_over_constant_data: bool = True
     """Keep weights in the model; if false, they are passed to it as inputs."""
     lower_full_graph: bool = False
@@ -66,13 +67,14 @@ class CoreMLOptions(Options):
     """The shapes that inputs with dynamic sizes may have, instead of any shape in a range: a list
     of shapes for each such input, by name. The first shapes of all lists belong together, as do the
     second, and so on. `all` means every size that the method accepts. This option requires
-    lower_full_graph and, for more than one such input, ios18."""
+    lower_full_graph and, for more than one such input, a deployment target of ios18 or later."""
     model_type: Literal["model", "compiled_model"] = "model"
-    """Where the model is compiled: `model` on the device, `compiled_model` on this machine, which
-    must then run macOS."""
+    """Where the model is compiled: `model` on the device, `compiled_model` on the build machine,
+    which must then run macOS."""
     op_linear_quantizer_config: CoreMLWeightQuantizer | None = None
-    """Quantize the weights of the converted model, except those that gather operators read; this
-    option is experimental."""
+    """Quantize the weights of the converted model, except those that gather operators read. The
+    keys are options of coremltools' OpLinearQuantizerConfig: mode, dtype, granularity, block_size
+    and weight_threshold. This option is experimental."""
     pass_names: Distinct[str] | None = None
     """The coremltools passes to run instead of the default ones, in this order, such as
     common::const_elimination."""
@@ -80,8 +82,8 @@ class CoreMLOptions(Options):
         "positional"
     )
     """`positional` merges the partitions at the same position of every method into one model, so
-    that weights are stored once; it requires ios18 and the same number of partitions in every
-    method. `disabled` makes a model of each partition."""
+    that weights are stored once; it requires a deployment target of ios18 or later and the same
+    number of partitions in every method. `disabled` makes a model of each partition."""
 
     @field_validator("lower_full_graph")
     @classmethod

@@ -57,7 +57,7 @@ EXPLANATION = {
                 'the earlier action that `changes` compares with; "" if there is none',
             ),
             "changes": ([str], "the changed files, config keys, tensors and libraries"),
-            "remarks": ([str], "more about the action, in sentences"),
+            "remarks": ([str], "other remarks on the action"),
             "seconds": (
                 Seconds,
                 None,
@@ -95,7 +95,10 @@ EXPLANATION = {
 }
 DEPENDENTS = {
     "format": Literal[1],
-    "thing": (str, "the argument of the command"),
+    "thing": (
+        str,
+        "the file, tensor, backend, library or variable that the command names",
+    ),
     "roads": (
         [
             {
@@ -137,7 +140,7 @@ DEPENDENTS = {
                 ),
             }
         ],
-        "the dependencies on the thing, each of one package",
+        "the ways in which packages depend on the thing, each for one package",
     ),
     "not_known": (
         {str: str},

@@ -43,30 +43,33 @@ DIFFERENCES = {
             "against": (str, "the build that this package is compared with"),
             "methods": (
                 {str: Change},
-                "the methods that are in only one of the builds, or were renamed",
+                "the methods that are in only one of the builds, or were renamed, by name",
             ),
-            "sections": [
-                {
-                    "title": (str, "a method, or the subject of the rows"),
-                    "rows": [
-                        {
-                            "what": (str, "the figure or fact that a row compares"),
-                            "before": (
-                                str,
-                                'the value in the other build; "" if there is none',
-                            ),
-                            "after": (
-                                str,
-                                'the value in this build; "" if there is none',
-                            ),
-                            "change": (
-                                str,
-                                'the difference; "" if it can\'t be expressed',
-                            ),
-                        }
-                    ],
-                }
-            ],
+            "sections": (
+                [
+                    {
+                        "title": (str, "a method, or the subject of the rows"),
+                        "rows": [
+                            {
+                                "what": (str, "the figure or fact that a row compares"),
+                                "before": (
+                                    str,
+                                    'the value in the other build; "" if there is none',
+                                ),
+                                "after": (
+                                    str,
+                                    'the value in this build; "" if there is none',
+                                ),
+                                "change": (
+                                    str,
+                                    'the difference; "" if it can\'t be expressed',
+                                ),
+                            }
+                        ],
+                    }
+                ],
+                "the tables of differences",
+            ),
             "notes": ([str], "other remarks on the comparison"),
         }
     ],

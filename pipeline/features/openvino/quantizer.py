@@ -60,25 +60,29 @@ class OpenvinoQuantize(MixedQuantize):
     dynamic: Static = False
     mode: OpenvinoMode = "int8_sym"
     """int8_sym quantizes weights and activations symmetrically; int8_mixed quantizes weights
-    symmetrically and activations asymmetrically; int8_transformer is for transformers; modes that
-    begin with int8wo_ or int4wo_ quantize only weights."""
+    symmetrically and activations asymmetrically; int8_transformer uses NNCF's settings for
+    transformers; modes that begin with int8wo_ or int4wo_ quantize only weights."""
     smooth_quant: Annotated[bool, _OBSERVING] = False
-    """Scale down activations with large outliers, and scale up the weights to match
-    (SmoothQuant)."""
+    """Scale down activations with large outliers, and scale up the weights to match (SmoothQuant).
+    Not available in weight-only modes."""
     fast_bias_correction: Annotated[bool, _OBSERVING] = True
     """Correct biases with a quick estimate. If false, the model is run again for every layer, which
-    is slower but more accurate."""
+    is slower but more accurate. Not available in weight-only modes."""
     subset_size: Annotated[int, _OBSERVING] = Field(300, ge=1)
-    """The maximum number of calibration inputs that NNCF observes."""
+    """The maximum number of calibration inputs that NNCF observes. Not available in weight-only
+    modes."""
     group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(128, ge=-1)
-    """The number of weights in a channel that share a scale; -1 means all."""
+    """The number of weights in a channel that share a scale; -1 means all. Available only in int4wo
+    modes."""
     all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = False
-    """Also quantize embeddings and the last layer to int4, instead of int8."""
+    """Also quantize embeddings and the last layer to int4, instead of int8. Available only in
+    int4wo modes."""
     awq: Annotated[bool, _WEIGHT_ONLY_INT4] = False
-    """First scale weights according to the magnitude of the activations that they multiply
-    (AWQ)."""
+    """First scale weights according to the magnitude of the activations that they multiply (AWQ).
+    Available only in int4wo modes."""
     scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = False
-    """Choose the scales that best preserve each layer's outputs on calibration inputs."""
+    """Choose the scales that best preserve each layer's outputs on calibration inputs. Available
+    only in int4wo modes."""
 
     modules: dict[ModuleName, LeftAlone] = Field({})
     "Modules to leave unquantized, by qualified name, each with the value `none`."

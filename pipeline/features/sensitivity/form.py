@@ -61,11 +61,15 @@ _METHOD = {
     "kept": ([str], "the modules and operators that the proposal keeps in float"),
     "reached": (
         bool,
-        "whether the search reached the floor or, without a floor, half of the noise",
+        "whether the search reached `floor_db` or, without a floor or if the method reaches it "
+        "anyway, found the modules that cause half of the noise",
     ),
     "complete": (bool, "whether the budget sufficed for the search"),
-    "expected_db": (float, "the SQNR that the runs predict for the proposal"),
-    "modules": ([_MODULE], "the modules, the noisiest first"),
+    "expected_db": (
+        float,
+        "the SQNR that the proposal should reach, according to the runs",
+    ),
+    "modules": ([_MODULE], "the modules, starting with the noisiest"),
     "operators": [
         {
             "operator": (str, "the kind of operator"),
@@ -173,8 +177,8 @@ _AGAINST = {
             ),
             "operators": (
                 [_KIND],
-                "the kinds of operators that were left to portable kernels, one build each, the "
-                "most frequent first",
+                "the kinds of operators that were left to portable kernels, one build each, "
+                "starting with the most frequent",
             ),
             "untried": (
                 [str],
@@ -201,7 +205,7 @@ _PACKAGE = {
     "bytes": (Size, "the size of the files that a device loads"),
     "verified": (
         {
-            "bytes": (Size, "the size of its files that a device loads"),
+            "bytes": (Size, "the size of the files that a device loads"),
             "methods": {
                 str: {
                     "sqnr_db": _DECIBELS,
@@ -210,11 +214,12 @@ _PACKAGE = {
             },
             "attempts": (
                 Count,
-                "the number of attempts to find a proposal that reaches the floor",
+                "the number of attempts to find a proposal that reaches `floor_db`",
             ),
         },
         None,
-        "the package built with the proposal; null without a proposal",
+        "the measurements of the package that was built with the proposal, which says what to "
+        "keep in float; null without a proposal",
     ),
     "methods": {str: _METHOD},
     "metric?": (_METRIC, "the results of the search with `--metric`"),

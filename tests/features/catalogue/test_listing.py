@@ -52,7 +52,7 @@ def test_every_option_is_told(name):
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("vulkan", ["  texture_limits: list of 3: whole number 1..2147483647"]),
+        ("vulkan", ["  texture_limits: list of 3 whole numbers 1..2147483647"]),
         ("coreml", ["      block_size: whole number from 1 = 32", "  pass_names: list of strings"]),
         ("webgpu", ["  operators: list of strings = [aten.add.Tensor, et_vk.rms_norm.default,"]),
         ("xnnpack", ["  modules: mapping of names to options or none"]),

@@ -1,4 +1,4 @@
-"""The share of a method's operators that delegates run."""
+"""The share of a method's distinct operators that only delegates run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ GATE = Gate(
     holds_for=("method",),
     values=DelegatedShare,
     unit="share",
-    text="The minimum share of each method's operators that are delegated: 0.9 or 90%.",
+    text=(
+        "The minimum share of each method's distinct operators that only delegates run: 0.9 or 90%."
+    ),
     example="0.9",
     measure=measure,
     needs_partitioners=True,
