@@ -46,7 +46,7 @@ GATE = Gate(
     unit="needs",
     text=(
         "The targets (names of files in targets/) whose runtimes must have everything that the "
-        "package needs; by default the config's `target`, if it has a file there. [] disables the "
+        "package needs; by default, the config's `target` if it has a file there. [] disables the "
         "gate."
     ),
     example="[phone]",
