@@ -85,8 +85,8 @@ class EdgeConfig(Options):
     Example: true
     """
     passes: Passes = ()
-    """The passes to run over the edge program, in this order; each is written module:name and comes
-    from passes/, ExecuTorch or an installed distribution.
+    """The passes to run over the edge program, in this order. Each is written as module:name, and
+    comes from passes/, ExecuTorch or an installed distribution.
 
     Example: ['fusions:FuseGelu']
     """

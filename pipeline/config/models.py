@@ -201,8 +201,8 @@ class PackageConfig(Options):
     Example: {max_seq_len: 512}
     """
     target: Label | None = None
-    """The target device: the name of a file in targets/ that describes a runtime, which must be
-    able to run the package, or just a label for people and reports.
+    """The target device: either the name of a file in targets/ that describes a runtime, in which
+    case this runtime must be able to run the package, or a label for people and reports.
 
     Example: android-arm64
     """

@@ -212,11 +212,11 @@ class ValidateConfig(Limits):
     depends on the program's dtypes. These limits don't apply to the package, which is compared with
     the exported program."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
-    """Examples and limits for individual methods, which replace the package's."""
+    """Settings for individual methods; each replaces the package's setting of the same name."""
     random: bool = False
-    """Set to true if methods draw random samples on purpose, so each call returns different values.
-    If so, their outputs are judged by shapes, ranges, means and variances over repeated calls, not
-    by individual values.
+    """Set to true if methods draw random samples on purpose, so that each call returns different
+    values. Their outputs are then judged by shapes, ranges, means and variances over repeated
+    calls, not by individual values.
 
     Example: true
     """

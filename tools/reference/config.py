@@ -26,6 +26,17 @@ _APART = {
     "QuantizeConfig": "options.md",
     "PassSpec": "../guides/configs.md#edge-and-emit",
 }
+_ALGORITHM = "greedy | greedy_without_overlap | naive"
+_CONSTANT = "true | false or number or string"
+_CLEARER = {  # kinds of values in the schema's words, and in ours
+    f"{_ALGORITHM} or string or list of {_ALGORITHM} or string": (
+        f"{_ALGORITHM} | module:name, or a list of these"
+    ),
+    "list of mappings": "list of names and mappings",  # of partitioners or passes
+    f"{_CONSTANT} or list of {_CONSTANT} or list of any value": (
+        "booleans, numbers, strings or nested lists of these"
+    ),
+}
 _FILE_EXAMPLES: Json = {
     "extends": "_phone",
     "defaults": {"partitioners": ["xnnpack"]},
@@ -125,11 +136,16 @@ def config_keys() -> Iterator[str]:
         yield from [f"### `{key.path}`", "", _facts(key), "", plain(key.meaning), ""]
         if key.also:
             yield from [
-                f"This key also exists at {' and '.join(f'`{path}`' for path in key.also)}.",
+                f"This key also exists at {_enumerate(key.also)}.",
                 "",
             ]
         if not key.groups:
             yield from ["```yaml", example(key.path), "```", ""]
+
+
+def _enumerate(paths: list[str]) -> str:
+    *most, last = (f"`{path}`" for path in paths)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def describe_keys() -> dict[str, dict[str, str]]:
@@ -139,7 +155,7 @@ def describe_keys() -> dict[str, dict[str, str]]:
         if key.groups:
             values, line = "a mapping of keys", ""
         else:
-            kind = describe_values(key.part, _schema()["$defs"])
+            kind = _kind(key.part)
             values, line = f"{kind}; {_default(key.part, key.required)}", example(key.path)
         for path in (key.path, *key.also):
             facts[path] = {"values": values, "meaning": key.meaning, "example": line}
@@ -156,13 +172,20 @@ def _group(path: str) -> int:
 
 def _facts(key: Key) -> str:
     """Describe the values that a key takes, and its default."""
-    definitions = _schema()["$defs"]
     if key.groups:
         return "*mapping of the keys below*"
-    kind = describe_values(key.part, definitions)
+    kind = _kind(key.part)
     link = _link(key.part)
     kind = f"[{kind}]({link})" if link else kind
     return f"*{kind}*; {_default(key.part, key.required)}"
+
+
+def _kind(part: Json) -> str:
+    """Describe the values that a key takes in words that are clearer than the schema's."""
+    kind = describe_values(part, _schema()["$defs"])
+    for unclear, clear in _CLEARER.items():
+        kind = kind.replace(unclear, clear)
+    return kind
 
 
 def _link(part: Json) -> str:

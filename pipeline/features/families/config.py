@@ -59,8 +59,8 @@ class Family(Options):
 def add_fields() -> dict[str, tuple[Any, Any]]:
     """Return the field that this feature adds to package configs."""
     text = (
-        "The packages that share weights with this one: the family's name, or "
-        "{name, base, share}."
+        "The family of packages that share weights with this one, written as the family's name "
+        "or as {name, base, share}."
     )
     return {"family": (Family | None, Field(default=None, description=text))}
 

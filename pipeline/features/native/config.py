@@ -60,8 +60,8 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     calls = Field(
         default=None,
         description=(
-            "The number of timed calls of each method on a device; by default up to 100 within "
-            "0.2 seconds, but at least two."
+            "The number of timed calls of each method on a device; by default, as many as fit "
+            "into 0.2 seconds, but at least two and at most 100."
         ),
         examples=[100],
     )
@@ -83,8 +83,8 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
         description=(
             "The number of repeated calls to each stateless method with the same inputs: one "
             "number for all devices, or a number for each device. The report shows how many of "
-            "these calls returned different bytes than the first call; a call that exceeds the "
-            "limits fails."
+            "these calls returned bytes that differ from those of the first call; a call that "
+            "exceeds the limits fails."
         ),
         examples=[100],
     )

@@ -25,7 +25,7 @@ class Publish(Options):
     Example: https://example.com/models/vision
     """
     description: _Text | None = None
-    """The uses that the model is meant for, and those that it should not be put to.
+    """What the model is meant for, and what it should not be used for.
 
     Example: Classifies photographs of plants.
     """

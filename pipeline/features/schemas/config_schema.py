@@ -90,7 +90,7 @@ File.:
   additionalProperties: false
   properties:
     extends:
-      description: The configs that this one extends, by name without .yaml; later configs override
+      description: The configs that this one extends, by name, without .yaml; later configs override
         earlier ones. Mappings are merged, other values are replaced, and an empty value removes an
         inherited key.
       anyOf: [{{type: string}}, {{type: array, items: {{type: string}}, minItems: 1}}]
@@ -102,7 +102,7 @@ File.:
       $ref: "#/$defs/Matrix."
     package:
       description: The name of each package that the matrix makes, such as asr-${{matrix.size}};
-        by default the file's name and one value per axis, such as asr-small-int8.
+        by default, the config file's name and one value per axis, such as asr-small-int8.
       type: string
 """
 

@@ -57,8 +57,8 @@ class TuneConfig(Options):
     space: dict[
         SettingPath, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]
     ] = Field(min_length=1)
-    """Alternative values for settings of this config, by the setting's path, which begins with
-    `methods`, `defaults` or `emit`; `null` leaves the setting out.
+    """Alternative values for settings of this config: a mapping from each setting's path to a list
+    of values. A path begins with `methods`, `defaults` or `emit`; `null` leaves the setting out.
 
     Example: {methods.classify.quantize: [null, {quantizer: xnnpack, per_channel: true}]}
     """

@@ -34,8 +34,8 @@ GATE = Gate(
     values=Operators,
     unit="calls",
     text=(
-        "The operators that may be left to portable kernels, by name or pattern such as "
-        "aten.view_copy or aten.*_copy.*. All other operators must be delegated; [] allows none."
+        "The operators that may be left to portable kernels, by name, such as aten.view_copy, or "
+        "by pattern, such as aten.*_copy.*. All other operators must be delegated; [] allows none."
     ),
     example="[aten.view_copy, aten.*_copy.*]",
     measure=measure,

@@ -27,7 +27,7 @@ GATE = Gate(
     unit="bytes",
     text=(
         "The maximum total size of the files that only this package of the family uses. An app "
-        "that already has the other packages downloads only these."
+        "that already has the other packages downloads only these files."
     ),
     example="500kB",
     measure=measure,
