@@ -188,7 +188,7 @@ class EmitConfig(Options):
     Example: true
     """
     run_reinplace_pass: bool = False
-    """Let operators overwrite an input that nothing else reads.
+    """Let aten.index_put overwrite an input that no later operator reads.
 
     Example: true
     """

@@ -120,4 +120,4 @@ def test_what_a_full_disk_led_to_is_not_what_is_reported(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError) as caught:
         fail()
     message = explain_error(caught.value, tmp_path)
-    assert re.search("^" + ROOM + "; free disk space there", message)
+    assert re.search("^" + ROOM + "; free disk space", message)

@@ -309,8 +309,11 @@ def _fill(text: str) -> str:
 def _shown_pattern(pattern: str) -> str:
     """Return the first alternative of a pattern, in a readable form."""
     text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", pattern)
-    text = re.sub(r"\(\?:\^[^()]*\)|\\d\+|\\b", "", text)
-    text = re.sub(r"\(\?:([^()|]*)[^()]*\)|\.\*", r"\1", text).partition("|")[0]
+    text = re.sub(r"\(\?:\^[^()]*\)|\(\?:\.\*[^()]*\)\?|\\b", "", text)
+    text = re.sub(r"\.\*|(?:\\d|\[\\d:\])\+", "…", text)
+    while (shorter := re.sub(r"\(\?:([^()|]*)[^()]*\)", r"\1", text)) != text:
+        text = shorter
+    text = text.partition("|")[0]
     shown = re.sub(r"(?<!\\)[?*]|(?<=\w)\\w", "", text)
     return re.sub(r"\\(.)", r"\1", shown).replace("`", "'")
 

@@ -52,15 +52,15 @@ MACHINE = (
     _remedy(
         "disk",
         r"No space left on device|Disk quota exceeded|\bdisk is full",
-        "free disk space there (`doit cache gc` shrinks the store to its cap; PTE_PIPELINE_STORE "
-        "and TMPDIR name other folders for it and for temporary files)",
+        "free disk space (`doit cache gc` shrinks the store to its cap), or set PTE_PIPELINE_STORE "
+        "or TMPDIR to move the store or temporary files to another disk",
         errno.ENOSPC,
         errno.EDQUOT,
     ),
     _remedy(
         "file size",
         r"File too large",
-        "raise the limit of file sizes (`ulimit -f`)",
+        "raise the limit on file sizes (`ulimit -f`)",
         errno.EFBIG,
     ),
     _remedy(
@@ -72,14 +72,14 @@ MACHINE = (
     _remedy(
         "open files",
         r"Too many open files",
-        "raise the limit of open files (`ulimit -n`)",
+        "raise the limit on open files (`ulimit -n`)",
         errno.EMFILE,
         errno.ENFILE,
     ),
     _remedy(
         "permission",
         r"Permission denied|Read-only file system|Operation not permitted",
-        "give the user who runs the build access to it, or use another file or folder",
+        "give the user who runs the build access to the file or folder, or use another one",
         errno.EACCES,
         errno.EROFS,
         errno.EPERM,
