@@ -10,8 +10,8 @@ CONTRACT = Command(
     "[package ...]",
     {
         "all": "print one contract for an app with all packages, and write it to build/",
-        "on DEVICE": "check that a device's runtime has everything that the packages need: "
-        "native, qemu:<cpu>, a board, or a plugin's device",
+        "on DEVICE": "check that the runtime of DEVICE (native, qemu:<cpu>, a board, or a plugin's "
+        "device) has everything that the packages need",
         "of-runtime": "describe this machine's runtime in targets/<name>.yaml; "
         "the name is `wheel` by default",
         "json": "print one line of JSON instead (docs/reference/json.md)",

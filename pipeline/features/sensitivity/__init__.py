@@ -43,8 +43,8 @@ FEATURE = Feature(
             options={
                 "floor DB": "the minimum SQNR of an output on an example, by default the "
                 "method's `min_sqnr`",
-                "budget SECONDS": "time for the probes of a package, by default 300; skipped "
-                "probes are reported",
+                "budget SECONDS": "time limit for the search's runs in a package, by default 300; "
+                "skipped runs are reported",
                 "variants N": "build the package with each of the N noisiest modules in float in "
                 "turn, and report the cost in bytes and in milliseconds on this machine",
                 "metric NAME": "base the proposal on the limits of this metric in "

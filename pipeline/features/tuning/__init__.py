@@ -52,7 +52,7 @@ TUNE = Command(
 )
 FEATURE = Feature(
     "tuning",
-    "try alternatives of a config, and write the best one into it",
+    "try alternative settings, and write the best ones into the config",
     verbs=(TUNE,),
     config={"package": "pipeline.features.tuning.config:add_fields"},
     summarize="pipeline.features.tuning.config:summarize",
