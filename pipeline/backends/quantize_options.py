@@ -100,11 +100,11 @@ class QuantizeConfig(Options):
     """Quantize activations dynamically. If false, calibration inputs determine their ranges."""
     # Keys hold what is observed anyway: the content of these files, or the model's inputs.
     calibration: CalibrationFiles | None = Field(None, exclude=True)
-    """Files in the workspace with calibration inputs, which replace the model's own. In a .npz or
-    .safetensors file, a tensor named after each of the method's arguments contains all inputs,
-    stacked along a new first dimension. A .pt file contains a list of argument tuples, or of dicts
-    keyed by argument name. `generated` calibrates on random inputs, whose ranges differ from those
-    of real data."""
+    """Files in the workspace with calibration inputs, which replace the model's own. A .npz or
+    .safetensors file contains a tensor for each of the method's arguments, under the argument's
+    name: the argument's values in all inputs, stacked along a new first dimension. A .pt file
+    contains a list of argument tuples, or of dicts keyed by argument name. `generated` calibrates
+    on random inputs, whose ranges differ from those of real data."""
     batches: int | None = Field(None, ge=1)
     """The maximum number of calibration inputs to observe; by default all, or 8 if they are
     generated."""

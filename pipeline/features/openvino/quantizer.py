@@ -60,8 +60,9 @@ class OpenvinoQuantize(MixedQuantize):
     dynamic: Static = False
     mode: OpenvinoMode = "int8_sym"
     """int8_sym quantizes weights and activations symmetrically; int8_mixed quantizes weights
-    symmetrically and activations asymmetrically; int8_transformer uses NNCF's settings for
-    transformers; modes that begin with int8wo_ or int4wo_ quantize only weights."""
+    symmetrically and activations asymmetrically; int8_transformer uses the
+    transformer settings of NNCF, OpenVINO's quantization library; modes that begin with int8wo_ or
+    int4wo_ quantize only weights."""
     smooth_quant: Annotated[bool, _OBSERVING] = False
     """Scale down activations with large outliers, and scale up the weights to match (SmoothQuant).
     Not available in weight-only modes."""

@@ -61,8 +61,8 @@ _METHOD = {
     "kept": ([str], "the modules and operators that the proposal keeps in float"),
     "reached": (
         bool,
-        "whether the search reached `floor_db` or, without a floor or if the method reaches it "
-        "anyway, found the modules that cause half of the noise",
+        "whether the search reached `floor_db`; without a floor, or if the method reaches it "
+        "anyway, whether the search found the modules that cause half of the noise",
     ),
     "complete": (bool, "whether the budget sufficed for the search"),
     "expected_db": (

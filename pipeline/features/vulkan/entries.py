@@ -153,9 +153,9 @@ class VulkanScheme(Options):
     weight_qmax: Greatest | None = None
     """The maximum quantized weight; by default the maximum for `weight_bits`."""
     act_qmin: Least | None = None
-    """The minimum quantized activation, if `dynamic` is true."""
+    """The minimum quantized activation, if `dynamic` is true; by default -128."""
     act_qmax: Greatest | None = None
-    """The maximum quantized activation, if `dynamic` is true."""
+    """The maximum quantized activation, if `dynamic` is true; by default 127."""
 
 
 class VulkanQuantize(VulkanScheme, MixedQuantize):
