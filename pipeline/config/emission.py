@@ -27,8 +27,8 @@ class MemoryPlan(Options):
 
     algorithm: Algorithms = ("greedy",)
     """The algorithm that plans memory: greedy lets tensors whose lifetimes don't overlap share
-    memory, greedy_without_overlap lets them share only whole blocks, each of which holds one tensor
-    at a time, and naive gives each tensor its own memory. If you list several algorithms, the one
+    memory; greedy_without_overlap lets them share only whole blocks, each of which holds one tensor
+    at a time; naive gives each tensor its own memory. If you list several algorithms, the one
     that needs the least memory is used. To use your own algorithm, write module:name, as for
     passes.
 
@@ -160,7 +160,7 @@ class EmitConfig(Options):
     """
     external_files: dict[Name, Patterns] = Field(default={})
     """The constants to store in each .ptd file: a mapping from the file's name to patterns for
-    qualified names, such as decoder.*. It applies whether or not external_constants is set.
+    qualified names, such as decoder.*. This key applies whether or not external_constants is set.
 
     Example: {embeddings: [embed.weight]}
     """

@@ -54,6 +54,7 @@ class MethodConfig(Options):
     """
     modules: SelectedModules = None
     """The sub-modules whose operators the method's partitioners may delegate; by default, all.
+    '!head' excludes one.
 
     Example: [decoder.layers]
     """

@@ -200,17 +200,17 @@ class ValidateConfig(Limits):
         | None
     ) = Field(default=None, strict=False, exclude=True)
     """Sequences of calls to methods that share state; a package is loaded once for each sequence,
-    so state carries over from call to call. By default, one sequence calls the first method once,
-    and then each of the other methods `steps` times.
+    so state carries over from call to call. By default, each group of methods that share state has
+    one sequence, which calls the first method once, and then each of the others `steps` times.
 
     Example: [[encode, decode, decode]]
     """
     reference: Limits = Limits()
     """Limits on the difference between the exported program and its reference: `reference(method)`
-    of the exporter, or recorded outputs in golden/. By default, the limit is a few units in the
-    last place if PyTorch runs both the program and the reference; for recorded outputs, the limit
-    depends on the program's dtypes. These limits don't apply to the package, which is compared with
-    the exported program."""
+    of the exporter, or recorded outputs in golden/. If PyTorch runs both the program and the
+    reference, the default limit is 16 units in the last place or the effect of rounding, whichever
+    is greater; for recorded outputs, it depends on the program's dtypes. These limits don't apply
+    to the package, which is compared with the exported program."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
     """Settings for individual methods; each replaces the package's setting of the same name."""
     random: bool = False
