@@ -57,20 +57,22 @@ def read_source(function: Any) -> str:
     """
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
-    if code:
-        lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
-    else:
-        lines = []
+    lines = (
+        linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :] if code else []
+    )
     if not lines or not lines[0].lstrip().startswith(("def ", "async def ", "@")):
         return inspect.getsource(function)
     outer_indentation = _indentation(lines[0])
     end = 0
-    in_body = False
+    in_body = in_text = is_continued = False
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if in_body and _indentation(line) <= outer_indentation:
+        goes_on = in_text or is_continued or not in_body
+        if not goes_on and _indentation(line) <= outer_indentation:
             break
+        in_text ^= line.count('"""') % 2 == 1
+        is_continued = line.endswith("\\\n")
         if line.partition("#")[0].rstrip().endswith(":"):
             in_body = True
         end = number

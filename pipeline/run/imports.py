@@ -1,4 +1,4 @@
-"""Imports torch, numpy and joblib without the start-up work that this package doesn't need."""
+"""Imports torch and numpy without the start-up work that pte-pipeline doesn't need."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ from typing import Any
 from pipeline.program.patching import replaced
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-_SET_BY_JOBLIB = "KMP_INIT_AT_FORK"
 
 
 @contextmanager
 def keeping_all() -> Iterator[None]:
     """Disable garbage collection during imports, and exempt the imported objects from it for good.
 
-    Imports leave hardly any garbage, and searching for it takes a seventh of their time. A further
-    tenth goes into torch asking where each operator is registered; within the context the answer
-    comes without scanning the files of all modules.
+    Imports leave hardly any garbage, and searching for it takes a seventh of their time.
     """
     gc.disable()
     try:
-        with (
-            replaced(inspect, "getframeinfo", _without_lines),
-            replaced(inspect, "getmodule", _by_name),
-        ):
+        with locating_modules():
             yield
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def locating_modules() -> Iterator[None]:
+    """Within the context, tell torch where operators are registered without searching all modules.
+
+    Otherwise a tenth of the time of its import goes into that, and half of that of some modules
+    which it imports later.
+    """
+    with (
+        replaced(inspect, "getframeinfo", _without_lines),
+        replaced(inspect, "getmodule", _by_name),
+    ):
+        yield
 
 
 def _without_lines(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,25 +63,16 @@ def _by_name(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def import_numpy() -> None:
-    """Import numpy within `leaving_environment`."""
-    with leaving_environment():
-        import numpy  # noqa: F401
+    """Import numpy without BLAS threads, and restore the environment.
 
-
-@contextmanager
-def leaving_environment() -> Iterator[None]:
-    """Import numpy or joblib within the context without BLAS threads, and restore the environment.
-
-    The process that builds doesn't use those threads, each of which spins for some 0.1 s before it
-    sleeps. Environment variables that the imports set are reset afterwards.
+    Each of the threads would spin for some 0.1 s before it sleeps.
     """
-    before = {name: os.environ.get(name) for name in (_BLAS_THREADS, _SET_BY_JOBLIB)}
+    before = os.environ.get(_BLAS_THREADS)
     os.environ[_BLAS_THREADS] = "1"
     try:
-        yield
+        import numpy  # noqa: F401
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        if before is None:
+            del os.environ[_BLAS_THREADS]
+        else:
+            os.environ[_BLAS_THREADS] = before

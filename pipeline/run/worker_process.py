@@ -19,7 +19,7 @@ from pipeline.store.scratch import empty_folder
 _LARGE = 4 << 30  # bytes of resident memory above which all objects are collected
 # Arguments of `gc.set_threshold`; Python's defaults are 700, 10, 10.
 _SELDOM = (
-    100_000,
+    200_000,
     4,
     100,
 )

@@ -1,4 +1,4 @@
-"""torch, numpy and joblib are imported without side effects, and faster."""
+"""torch, numpy and joblib's processes are imported without side effects, and faster."""
 
 import inspect
 import subprocess
@@ -16,7 +16,7 @@ from pipeline.run.imports import import_numpy
 
 os.environ |= {set!r}
 before = dict(os.environ)
-{imports}
+import_numpy()
 import numpy
 
 assert (numpy.ones((2, 2)) @ numpy.ones((2, 2)) == 2).all()
@@ -25,18 +25,56 @@ print(len(os.listdir("/proc/self/task")))
 """
 
 
-@pytest.mark.parametrize(
-    ("imports", "variables"),
-    [
-        ("import_numpy()", {}),
-        ("import_numpy()", {"OPENBLAS_NUM_THREADS": "2"}),
-        ("import pipeline.run.executors.processes", {}),
-        ("import pipeline.run.executors.processes", {"KMP_INIT_AT_FORK": "TRUE"}),
-    ],
-)
-def test_numpy_and_joblib_start_no_threads_and_leave_the_environment_alone(imports, variables):
-    command = [sys.executable, "-c", QUIETLY.format(imports=imports, set=variables)]
-    assert subprocess.check_output(command, text=True) == "1\n"
+PROCESSES = """
+import os
+import sys
+
+before = dict(os.environ)
+from pipeline.run.executors.processes import ProcessPoolExecutor
+from joblib.externals.loky.backend import resource_tracker
+
+assert dict(os.environ) == before
+assert not {"numpy", "asyncio", "joblib.memory"} & sys.modules.keys()
+
+
+def look():
+    import os
+    import sys
+
+    return "joblib.memory" in sys.modules, os.environ.get("KMP_INIT_AT_FORK")
+
+
+with ProcessPoolExecutor(1) as pool:
+    assert pool.submit(look).result() == (False, "FALSE")
+    tracker = resource_tracker._resource_tracker._pid
+    with open(f"/proc/{tracker}/maps") as maps:
+        assert "numpy" not in maps.read()
+"""
+JOBLIB = """
+import pipeline.run.executors.processes
+import joblib.hashing
+{use}
+assert joblib.__version__ and "Parallel" in joblib.__all__
+assert joblib.Parallel(2)(joblib.delayed(abs)(number) for number in (-1, -2)) == [1, 2]
+"""
+
+
+def run(text):
+    return subprocess.check_output([sys.executable, "-c", text], text=True)
+
+
+@pytest.mark.parametrize("variables", [{}, {"OPENBLAS_NUM_THREADS": "2"}])
+def test_numpy_starts_no_threads_and_leaves_the_environment_alone(variables):
+    assert run(QUIETLY.format(set=variables)) == "1\n"
+
+
+def test_processes_import_little_of_joblib():
+    run(PROCESSES)
+
+
+@pytest.mark.parametrize("use", ["import joblib", "from joblib import Parallel"])
+def test_joblib_works_after_its_processes_were_imported(use):
+    run(JOBLIB.format(use=use))
 
 
 def test_modules_and_places_of_frames_are_those_that_inspect_finds():

@@ -17,12 +17,14 @@ from torch.fx.graph import (
 )
 from torch.fx.passes.tools_common import legalize_graph
 
-# The functions and classes whose source code this module was written for.
+from pipeline.features.speedups.patch import functions_of
+
+# The functions whose source code this module was written for.
 SORTING = (
     legalize_graph,
     Graph.create_node,
     _Namespace.create_name,
-    _FindNodesLookupTable,
+    *functions_of(_FindNodesLookupTable),
 )
 
 # The operators that torch moves ahead, since assertions on sizes are built from them.

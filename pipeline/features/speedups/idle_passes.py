@@ -22,20 +22,21 @@ from torch.fx.node import map_arg
 from torch.fx.passes.infra.pass_base import PassResult
 
 from pipeline.features.speedups.pass_values import kept_values
+from pipeline.features.speedups.patch import functions_of
 from pipeline.program.patching import replaced
 from pipeline.program.traced import Traced, find_attribute
 
-# The functions and classes whose source code this module was written for.
+# The functions whose source code this module was written for.
 SOURCES = (
     _program._generate_edge_program,
     _program._get_aten_to_edge_passes,
     _ExportPassBase.call,
     _ExportPassBase.call_submodule,
-    _ExportPassBase.ExportInterpreter,
+    *functions_of(_ExportPassBase.ExportInterpreter),
     _ExportPassBase._fx,
     ExportPass.call_submodule,
-    ExportPass.ExportInterpreter,
-    NodeMetadata,
+    *functions_of(ExportPass.ExportInterpreter),
+    *functions_of(NodeMetadata),
 )
 
 

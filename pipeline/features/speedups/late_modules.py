@@ -19,7 +19,13 @@ from typing import Any
 
 from torch import _weights_only_unpickler
 
-from pipeline.features.speedups.late_tracer import TRACER_MODULES, execute, place
+from pipeline.features.speedups.late_sharding import import_rules_late, load_rules
+from pipeline.features.speedups.late_tracer import (
+    TRACER_MODULES,
+    DeferredModule,
+    execute,
+    place,
+)
 
 _Function = Callable[..., Any]
 DECOMPOSITIONS = "torch._inductor.decomposition"
@@ -27,16 +33,6 @@ DECOMPOSITIONS = "torch._inductor.decomposition"
 _EXPORTER = "torch.export._trace"
 # Packages whose modules work without what the package itself imports.
 _QUANTIZERS = ("torchao", "torchao.quantization", "torchao.quantization.pt2e")
-
-
-class _DeferredModule(ModuleType):
-    """A module whose code runs once a name is used that isn't an imported module of it."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        execute(self)
-        return getattr(self, name)
 
 
 class _Decompositions:
@@ -99,6 +95,7 @@ _decompositions = _Decompositions()
 def import_late() -> None:
     """Import these modules when they are first used, unless they are imported already."""
     TRACER_MODULES.install()
+    import_rules_late()
     if _EXPORTER not in sys.modules:
         _place_late(_EXPORTER)
     if "torchao" not in sys.modules and importlib.util.find_spec("torchao") is not None:
@@ -123,6 +120,7 @@ def import_late() -> None:
 def load_all() -> None:
     """Import everything that is still to be imported."""
     TRACER_MODULES.load()
+    load_rules()
     _load_modules()
     importlib.import_module(DECOMPOSITIONS)
 
@@ -130,12 +128,12 @@ def load_all() -> None:
 def _place_late(name: str) -> None:
     spec = importlib.util.find_spec(name)
     if spec is not None:
-        place(_DeferredModule(name), spec)
+        place(DeferredModule(name), spec)
 
 
 def _load_modules() -> None:
     """Run the code of the late modules, which also allows to unpickle classes of the quantizers."""
     for name in (_EXPORTER, *_QUANTIZERS):
         module = sys.modules.get(name)
-        if isinstance(module, _DeferredModule):  # executing one may execute others
+        if isinstance(module, DeferredModule):  # executing one may execute others
             execute(module)

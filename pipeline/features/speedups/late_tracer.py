@@ -75,6 +75,16 @@ class LateName:
         return (self._find(),)
 
 
+class DeferredModule(ModuleType):
+    """A module whose code runs once a name is used that isn't an imported module of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        execute(self)
+        return getattr(self, name)
+
+
 class _LateModule(ModuleType):
     """A stand-in for a module of the tracer, or for its package."""
 

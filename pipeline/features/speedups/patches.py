@@ -36,11 +36,13 @@ from pipeline.features.speedups import (
     module_names,
     partition_merging,
     pass_values,
+    program_effects,
     signature_maps,
     sizes,
 )
 from pipeline.features.speedups.patch import Patch
 from pipeline.program.patching import lowers_fast, replaced
+from pipeline.run.imports import locating_modules
 
 _log = logging.getLogger(__name__)
 _Function = Callable[..., Any]
@@ -59,6 +61,7 @@ def fast_lowering(patches: bool = True, kind: str = "compile") -> Iterator[None]
         with ExitStack() as stack:
             if patches:
                 stack.enter_context(signature_maps.counted_changes())
+                stack.enter_context(locating_modules())  # some register operators
             for patch in _find_usable(kind) if patches else ():
                 stack.enter_context(replaced(patch.owner, patch.name, patch.make))
             yield
@@ -234,6 +237,12 @@ PATCHES = (
         "27958e35ba0c234234c2645ac82c074070cd4fcd4009daad209981468ecebbde",
         _make_node_source,
     ),
+    Patch(
+        "torch.export._trace:_aot_export_joint_with_descriptors",
+        "adc0f32ed82dcb0c5749150ebf2671a13c68404507db7f71fcf76ae6af14d383",
+        program_effects.make_tracing,
+        texts=program_effects.SOURCES,
+    ),
     *(
         Patch(
             f"torch.export.{module}:_collect_all_valid_cia_ops",
@@ -301,7 +310,7 @@ PATCHES = (
     ),
     Patch(
         "executorch.exir.lowered_backend_module:legalize_graph",
-        "90ba4f40fc1e2ad3c72d46c22bf4854404350fd1c0d96fbb6af5e7c33abbef07",
+        "4c971c2ad949517c0cf74cbc0874bf339770c6381e25bf15666496fbdc6b3066",
         graph_building.make_legalize,
         texts=graph_building.SORTING,
     ),
@@ -332,7 +341,7 @@ PATCHES = (
     ),
     Patch(
         "executorch.exir.program._program:_generate_edge_program",
-        "53b16a03781551bed26a02830364cb11f2d235ee5ae302e42f84fb69089bac39",
+        "66a49471f3e17f200f46f6e4ccb08fb5c37fe151f7da28a6bff22a6ef1237263",
         idle_passes.make_edge_program,
         texts=idle_passes.SOURCES,
     ),

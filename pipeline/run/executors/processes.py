@@ -22,11 +22,6 @@ from typing import Any
 
 from pipeline.run.action_status import read_status
 from pipeline.run.executors import ExecutorLostError, WorkerLostError
-from pipeline.run.executors.joblib_workers import (
-    BrokenProcessPool,
-    ProcessPoolExecutor,
-    ShutdownExecutorError,
-)
 from pipeline.run.executors.system import (
     available_memory,
     count_oom_kills,
@@ -38,6 +33,11 @@ from pipeline.store.files import remove
 from pipeline.store.scratch import empty_folder, scratch_folder
 from pipeline.store.toolchain import HASH_SEED, hash_seed, unchanged_folders
 from pte_pipeline.import_path import SAFE_PATH, begin_worker, is_untrusted
+from pte_pipeline.joblib_processes import (
+    BrokenProcessPool,
+    ProcessPoolExecutor,
+    ShutdownExecutorError,
+)
 
 # By default native libraries start one thread per core, and the number of threads changes results.
 _THREADS = (

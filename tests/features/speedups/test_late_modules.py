@@ -23,6 +23,7 @@ QUANTIZERS = "torchao.quantization.quant_api"
 TRACER = "torch._dynamo.symbolic_convert"
 PARTITIONERS = "torch._functorch.partitioners"
 EXPORTER = "torch.export._trace"
+RULES = "torch.distributed.tensor._ops"
 
 
 def is_loaded(name):
@@ -35,16 +36,26 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.features.speedups.patches import fast_lowering
 from pipeline.program.archive import load_program
 
-assert not is_loaded(EXPORTER)
 program = load_program(Path(sys.argv[1]), "forward")
 assert program.module(check_guards=False)(torch.ones(3, 4)).shape == (3, 4)
 assert not is_loaded(EXPORTER)
+from pipeline.features.speedups.patches import fast_lowering
+
 with fast_lowering():
     assert emit(lower({"forward": program}, {"forward": [XnnpackPartitioner()]}, store=None)).buffer
-assert not any(map(is_loaded, (TRACER, QUANTIZERS, PARTITIONERS)))
+assert not any(map(is_loaded, (TRACER, QUANTIZERS, PARTITIONERS, RULES)))
+assert "torch.distributed.tensor" in sys.modules
+from torch.distributed.device_mesh import DeviceMesh
+
+try:
+    DeviceMesh("no such device", [0])
+except Exception:
+    assert is_loaded(RULES)
+from torch.distributed.tensor import DTensor
+
+assert torch.ops.aten.view.default in DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
 """
 TRACES = """
 traced = []

@@ -1,0 +1,215 @@
+"""Traces a program for its decomposition without running it first.
+
+Before torch traces a program, it runs the whole program on fake tensors to find which inputs it
+changes, and which outputs share memory with inputs (torch 2.13,
+`torch._functorch._aot_autograd.collect_metadata_analysis`). The schemas of most programs' operators
+say so. For those, torch analyses a stand-in that changes the same inputs and returns new tensors of
+the same kinds.
+
+Programs with symbolic sizes are run as before: a run fills caches, and while torch traces, what it
+doesn't find there takes names in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial, wraps
+from operator import getitem
+from typing import Any
+
+import torch
+from torch._functorch import aot_autograd
+from torch._functorch._aot_autograd.collect_metadata_analysis import (
+    run_functionalized_fw_and_collect_metadata,
+)
+from torch._higher_order_ops.effects import has_effects
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import _trace
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.utils import _pytree as pytree
+
+from pipeline.program.patching import replaced
+
+_Function = Callable[..., Any]
+# The functions that the stand-in relies on.
+SOURCES = (
+    _trace._aot_export_joint_with_descriptors,
+    aot_autograd.aot_export_joint_with_descriptors,
+    aot_autograd.create_aot_state,
+    run_functionalized_fw_and_collect_metadata,
+)
+# Composite operators that always return new tensors. Others may return what they were given, as
+# `dropout` does.
+_COMPUTING = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("linear", "matmul", "conv1d", "conv2d", "conv3d", "conv2d.padding"),
+        *("layer_norm", "group_norm", "rms_norm", "softmax.int", "log_softmax.int"),
+        "scaled_dot_product_attention",
+    )
+)
+# Changes to their results count differently from changes to other views.
+_DETACHING = ("aten::detach", "aten::alias", "aten::lift_fresh")
+# Operators that give a tensor other memory.
+_MOVING = ("aten::set_", "aten::resize_", "aten::resize_as_")
+
+
+class _UnknownEffectsError(Exception):
+    """The graph doesn't say which tensors share memory."""
+
+
+# The names of the parameters and buffers that a program changes, and fake tensors like those that
+# it returns, none of which shares memory with an input.
+_Effects = tuple[frozenset[str], Sequence[FakeTensor]]
+
+
+def make_tracing(original: _Function) -> _Function:
+    """Return a function that traces a program without running it first."""
+
+    def trace(stack: ExitStack, mod: Any, args: Any, **given: Any) -> Any:
+        try:
+            effects = _find_effects(mod)
+        except _UnknownEffectsError:
+            return original(stack, mod, args, **given)
+        with replaced(
+            aot_autograd,
+            "run_functionalized_fw_and_collect_metadata",
+            lambda collect: partial(_collect, collect, effects),
+        ):
+            return original(stack, mod, args, **given)
+
+    return trace
+
+
+def _collect(
+    collect: _Function,
+    effects: _Effects,
+    program: _Function,
+    *,
+    flat_args_descs: Sequence[Any],
+    **given: Any,
+) -> _Function:
+    """Return a function that analyses a stand-in with the effects of the program."""
+    changed, outputs = effects
+
+    @wraps(program)
+    def stand_in(*values: Any) -> list[torch.Tensor]:
+        for value, described in zip(values, flat_args_descs, strict=True):
+            if getattr(described, "target", None) in changed:
+                value.copy_(torch.empty_like(value))
+        return [
+            torch.empty_strided(
+                output.shape, output.stride(), dtype=output.dtype, device=output.device
+            )
+            for output in outputs
+        ]
+
+    return collect(stand_in, flat_args_descs=flat_args_descs, **given)  # type: ignore[no-any-return]
+
+
+def _find_effects(module: Any) -> _Effects:
+    """Find what a program changes and returns.
+
+    Raises:
+        _UnknownEffectsError: its operators' schemas don't say.
+    """
+    if torch.is_grad_enabled() or not isinstance(module, GraphModule):
+        raise _UnknownEffectsError
+    # For each value, the inputs that it shares memory with.
+    inputs: dict[Node, frozenset[Node] | None] = {}
+    changed: set[Node] = set()
+    for node in module.graph.nodes:
+        if free_symbols(node.meta.get("val")):
+            raise _UnknownEffectsError
+        if node.op in ("placeholder", "get_attr"):
+            inputs[node] = frozenset((node,))
+        elif node.op == "call_function" and not _has_hidden_effects(node.target):
+            for value in _find_changed(node):
+                changed |= _known(inputs[value])
+            inputs[node] = _find_shared(node, inputs)
+        elif node.op == "call_module":
+            if node.users:  # it checks the inputs, and that is all
+                raise _UnknownEffectsError
+        elif node.op != "output":
+            raise _UnknownEffectsError
+    if any(node.op != "get_attr" for node in changed):
+        raise _UnknownEffectsError
+    returned = pytree.tree_leaves(module.graph.output_node().args[0])
+    for value in returned:
+        is_tensor = (
+            isinstance(value, Node) and type(value.meta.get("val")) is FakeTensor
+        )
+        if not is_tensor or _known(inputs[value]):
+            raise _UnknownEffectsError
+    if len(set(returned)) < len(returned):
+        raise _UnknownEffectsError
+    names = frozenset(str(node.target) for node in changed)
+    return names, [value.meta["val"] for value in returned]
+
+
+def _has_hidden_effects(target: Any) -> bool:
+    """Return whether an operator contains graphs, or is one that may not be reordered."""
+    return isinstance(target, HigherOrderOperator) or has_effects(target)
+
+
+def _known(inputs: frozenset[Node] | None) -> frozenset[Node]:
+    if inputs is None:
+        raise _UnknownEffectsError
+    return inputs
+
+
+def _find_changed(node: Node) -> Iterator[Node]:
+    """Return the arguments that a call changes in place."""
+    target = node.target
+    if isinstance(target, OpOverload) and target._schema.is_mutable:
+        name = target.name().split(".")[0]
+        if torch.Tag.inplace_view in target.tags or name in _MOVING:
+            raise _UnknownEffectsError
+        for argument, value in _pair_arguments(node, target):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                if not isinstance(value, Node):
+                    raise _UnknownEffectsError
+                yield value
+
+
+def _find_shared(
+    node: Node, inputs: Mapping[Node, frozenset[Node] | None]
+) -> frozenset[Node] | None:
+    """Return the inputs that the result of a call shares memory with; None if that is unknown."""
+    target = node.target
+    sources: Sequence[Any] = node.all_input_nodes
+    if target is getitem:
+        sources = node.args[:1]
+    elif isinstance(target, OpOverload) and _has_true_schema(target):
+        if target.name() in _DETACHING:
+            return None
+        sources = [
+            value
+            for argument, value in _pair_arguments(node, target)
+            if argument.alias_info is not None
+        ]
+    elif any(inputs[source] != frozenset() for source in sources):
+        return None
+    shared: set[Node] = set()
+    for source in sources:
+        if not isinstance(source, Node) or (found := inputs[source]) is None:
+            return None
+        shared |= found
+    return frozenset(shared)
+
+
+def _has_true_schema(target: OpOverload) -> bool:
+    """Return whether an operator's result shares memory exactly as its schema says."""
+    return not target._can_decompose() or target.name() in _COMPUTING
+
+
+def _pair_arguments(node: Node, target: OpOverload) -> Iterator[tuple[Any, Any]]:
+    """Return the arguments of a schema, each with the value that a call gives it."""
+    for number, argument in enumerate(target._schema.arguments):
+        if argument.name in node.kwargs:
+            yield argument, node.kwargs[argument.name]
+        elif number < len(node.args):
+            yield argument, node.args[number]
