@@ -32,6 +32,8 @@ _KEYS: Mapping[str, tuple[type, str]] = {
     _DTYPE: (str, f"one of {', '.join(_DTYPES)}"),
 }
 
+_CHOOSES_CODE = (SOURCE, "revision", "trust_remote_code")
+
 
 def read_source(path: str) -> Callable[..., Any]:
     """Return the `export_methods` of a source.
@@ -73,8 +75,15 @@ def read_options(file: Path) -> Mapping[str, Any]:
 def merge_parameters(
     file: Path, written: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a source's options, overridden by a package config's. Raises SourceError."""
-    _check(parameters, f"{file.parent.name}/{file.name}: export")
+    """Return a source's options, overridden by a package config's.
+
+    Raises SourceError if a value is invalid, or if the config chooses code: configs are data.
+    """
+    name = f"{file.parent.name}/{file.name}"
+    _check(parameters, f"{name}: export")
+    if chosen := [key for key in _CHOOSES_CODE if key in parameters]:
+        fault = f"chooses code that runs, so only {name} can set it"
+        raise SourceError(*(f"{name}: export: {key}: {fault}" for key in chosen))
     return {**written, **parameters}
 
 

@@ -122,6 +122,18 @@ def test_parameters_of_a_config_come_before_what_the_file_says(source):
         export(max_cache_len=3)
 
 
+def test_a_config_cannot_choose_code(source):
+    source.write_text("transformers: checkpoints/smol\ntrust_remote_code: true")
+    with pytest.raises(SourceError) as raised:
+        read_source(str(source))(transformers="checkpoints/other", revision="abc", task="text")
+    assert str(raised.value).splitlines() == [
+        f"models/smol.yaml: export: {key}: chooses code that runs, so only models/smol.yaml can set it"
+        for key in ("transformers", "revision")
+    ]
+    with pytest.raises(SourceError, match="export: trust_remote_code: chooses code"):
+        read_source(str(source))(trust_remote_code=False)
+
+
 def test_a_folder_is_held_to_its_revision(tmp_path):
     with pytest.raises(
         SourceError,
