@@ -37,9 +37,9 @@ class OutputError:
         cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; 0 if all actual values are zero but
             not all expected ones.
         agreement: the share of rows along the last dimension whose largest value is at the same
-            position, from 0 to 1; if several expected values in a row share the maximum, any of
-            their positions counts. Defined only for floating-point outputs whose rows have at least
-            two values; otherwise None.
+            position, from 0 to 1; if several expected values of the same row share the maximum, any
+            of their positions counts. Defined only for floating-point outputs whose rows have at
+            least two values; otherwise None.
         rows: the number of those rows; 0 if none were counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With
