@@ -57,7 +57,7 @@ class TorchaoQuantize(QuantizeConfig):
     algorithm: Literal["affine", "hqq_scale_only"] = "affine"
     """The algorithm that chooses the scales of weights."""
     embedding: EmbeddingOptions | None = None
-    """The quantization of embeddings: `bits` (8 or 4) and `group_size` (the number of values in a
+    """The quantization of embeddings: `bits` (8 or 4) and `group_size` (the number of values of a
     row that share a scale; 0, the default, means all). By default none."""
     modules: dict[ModuleName, LeftAlone] = Field({})
     """Modules to leave unquantized, by qualified name, each with the value `none`."""
