@@ -176,7 +176,7 @@ class EmitConfig(Options):
     Example:
     ["executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass": {patterns: [count]}]
     """
-    memory_planning: MemoryPlanning = MemoryPlanning()
+    memory_planning: MemoryPlanning = MemoryPlanning.model_construct()
     remove_view_copy: bool = True
     """Turn copies that only change the shape into views.
 

@@ -228,7 +228,9 @@ class PackageConfig(Options):
     Example: {get_max_len: 128}
     """
     emit: EmitConfig = EmitConfig()
-    validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
+    validation: ValidateConfig = Field(
+        default=ValidateConfig.model_construct(), alias="validate"
+    )
 
     @property
     def needs_baseline(self) -> bool:

@@ -112,9 +112,10 @@ class Limits(Options):
 class MethodLimits(Limits):
     """Limits and settings for one method, instead of the package's."""
 
-    gates: Annotated[MethodGates, NeedsFeature("gates")] = MethodGates()
+    # `model_construct` makes a default without building a validator, which workers don't need.
+    gates: Annotated[MethodGates, NeedsFeature("gates")] = MethodGates.model_construct()
     """Gates for this method, instead of the package's."""
-    reference: Limits = Limits()
+    reference: Limits = Limits.model_construct()
     """Limits on the difference between this method's export and its reference, instead of the
     package's."""
     random: bool | None = None
@@ -205,7 +206,7 @@ class ValidateConfig(Limits):
 
     Example: [[encode, decode, decode]]
     """
-    reference: Limits = Limits()
+    reference: Limits = Limits.model_construct()
     """Limits on the difference between the exported program and its reference: `reference(method)`
     of the exporter, or recorded outputs in golden/. If PyTorch runs both the program and the
     reference, the default limit is 16 units in the last place or the effect of rounding, whichever
@@ -240,7 +241,7 @@ class ValidateConfig(Limits):
 
     Example: 8MB
     """
-    gates: Annotated[Gates, NeedsFeature("gates")] = Gates()
+    gates: Annotated[Gates, NeedsFeature("gates")] = Gates.model_construct()
     latency: Annotated[Latency, NeedsFeature("latency")] = Latency()
 
     def select_cases(

@@ -126,8 +126,9 @@ def test_a_config_cannot_choose_code(source):
     source.write_text("transformers: checkpoints/smol\ntrust_remote_code: true")
     with pytest.raises(SourceError) as raised:
         read_source(str(source))(transformers="checkpoints/other", revision="abc", task="text")
+    name = "models/smol.yaml"
     assert str(raised.value).splitlines() == [
-        f"models/smol.yaml: export: {key}: chooses code that runs, so only models/smol.yaml can set it"
+        f"{name}: export: {key}: chooses code that runs, so only {name} can set it"
         for key in ("transformers", "revision")
     ]
     with pytest.raises(SourceError, match="export: trust_remote_code: chooses code"):
