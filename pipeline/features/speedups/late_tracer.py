@@ -1,8 +1,9 @@
-"""Imports torch's tracer of Python bytecode (`torch._dynamo`) when something first uses it.
+"""Imports torch's tracer of Python bytecode and its compiler when something first uses them.
 
-Modules that lower import a few names of it, most of them for annotations, but it takes a quarter of
-the CPU time of all imports. Until something uses it, stand-ins take the place of most of its
-modules: a name that is imported from one is found when it is first used.
+Modules that lower import a few names of them (`torch._dynamo`, `torch._inductor`), most of them for
+annotations, but they take a quarter of the CPU time of all imports. Until something uses them,
+stand-ins take the place of most of their modules: a name that is imported from one is found when it
+is first used.
 """
 
 from __future__ import annotations
@@ -19,8 +20,17 @@ from typing import Any
 import torch
 
 TRACER = "torch._dynamo"
-# Splits a training graph in two; imports networkx and a part of the compiler.
-PARTITIONERS = "torch._functorch.partitioners"
+_COMPILER = "torch._inductor"
+_CODE = f"{_COMPILER}.codecache"
+# Modules that import parts of the compiler: one splits training graphs in two, the others keep what
+# is compiled.
+_LATE = (
+    "torch._functorch.partitioners",
+    "torch._functorch._aot_autograd.aot_autograd_result",
+    "torch._functorch._aot_autograd.autograd_cache",
+    _CODE,
+    f"{_COMPILER}.utils",
+)
 # Modules of the tracer that others use, and that import none of the rest.
 _USED = frozenset(
     f"{TRACER}.{name}"
@@ -71,6 +81,12 @@ class LateName:
     def __instancecheck__(self, value: object) -> bool:
         return isinstance(value, self._find())
 
+    def __getitem__(self, parameters: Any) -> LateName:
+        return self  # in an annotation, as below
+
+    def __or__(self, other: Any) -> LateName:
+        return self
+
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
         return (self._find(),)
 
@@ -83,6 +99,26 @@ class DeferredModule(ModuleType):
             raise AttributeError(name)
         execute(self)
         return getattr(self, name)
+
+
+class _DeferredPackage(DeferredModule):
+    """A deferred package whose modules are imported when they are first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            module = f"{self.__name__}.{name}"
+            if importlib.util.find_spec(module) is not None:
+                return importlib.import_module(module)
+        return super().__getattr__(name)
+
+
+class _CompiledCode(LateName):
+    """The cache of compiled code, which torch asks for source lines when it describes a stack."""
+
+    def stack_frames_for_code(self, path: str, line: int) -> Any:
+        if TRACER_MODULES.modules:
+            return None  # nothing is compiled yet
+        return self._find().stack_frames_for_code(path, line)
 
 
 class _LateModule(ModuleType):
@@ -112,7 +148,7 @@ class _Tracer:
         self, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> ModuleSpec | None:
         of_tracer = name.startswith(f"{TRACER}.") and name not in _USED
-        if not of_tracer and name != PARTITIONERS:
+        if not of_tracer and name not in _LATE:
             return None
         spec = PathFinder.find_spec(name, path)
         if spec is None:
@@ -130,11 +166,16 @@ class _Tracer:
         if module.__name__ == f"{TRACER}.guards":
             # The tracer's files, which are looked up in stacks: the tracer is in none of them.
             vars(module)["uninteresting_files"] = set
+        if module.__name__ == _CODE:
+            vars(module)["PyCodeCache"] = _CompiledCode(_CODE, "PyCodeCache")
 
     def install(self) -> None:
         spec = importlib.util.find_spec(TRACER)
         if spec is None or spec.loader is None or TRACER in sys.modules:
             return
+        compiler = importlib.util.find_spec(_COMPILER)
+        if compiler is not None and _COMPILER not in sys.modules:
+            place(_DeferredPackage(_COMPILER), compiler)
         package = place(_LateModule(TRACER), spec)
         self.modules[TRACER] = package
         vars(package)["disable"] = _disable
@@ -149,7 +190,7 @@ class _Tracer:
             return
         sys.meta_path.remove(self)
         package = self.modules.pop(TRACER)
-        partitioners = self.modules.get(PARTITIONERS)
+        late = [name for name in _LATE if name in self.modules]
         for name, module in self.modules.items():
             parent, _, child = name.rpartition(".")
             if sys.modules.get(name) is module:
@@ -159,8 +200,8 @@ class _Tracer:
         del vars(torch.ops)["streams"]
         del vars(package)["disable"]
         execute(package)
-        if partitioners is not None:
-            importlib.import_module(PARTITIONERS)
+        for name in late:
+            importlib.import_module(name)
 
 
 TRACER_MODULES = _Tracer()

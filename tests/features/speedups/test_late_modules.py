@@ -24,6 +24,7 @@ TRACER = "torch._dynamo.symbolic_convert"
 PARTITIONERS = "torch._functorch.partitioners"
 EXPORTER = "torch.export._trace"
 RULES = "torch.distributed.tensor._ops"
+COMPILER = "torch._inductor.codecache"
 
 
 def is_loaded(name):
@@ -45,7 +46,8 @@ from pipeline.features.speedups.patches import fast_lowering
 
 with fast_lowering():
     assert emit(lower({"forward": program}, {"forward": [XnnpackPartitioner()]}, store=None)).buffer
-assert not any(map(is_loaded, (TRACER, QUANTIZERS, PARTITIONERS, RULES)))
+assert torch.utils._traceback.CapturedTraceback.extract().summary()[-1].name == "<module>"
+assert not any(map(is_loaded, (TRACER, QUANTIZERS, PARTITIONERS, RULES, COMPILER)))
 assert "torch.distributed.tensor" in sys.modules
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -73,8 +75,11 @@ def hidden(x):
 
 assert hidden(torch.zeros(1)) == 1  # before the tracer is loaded
 assert torch.compile(lambda x: hidden(x) + x.sin(), backend=show)(torch.zeros(1)) == 1
+weight = torch.ones(1, requires_grad=True)
+torch.compile(lambda x: (x * weight).exp().sum(), backend="aot_eager")(torch.zeros(1)).backward()
+assert weight.grad == 0
 assert is_loaded(TRACER) and not {"cos", torch.cos} & set(traced) and traced
-assert is_loaded(PARTITIONERS)
+assert is_loaded(PARTITIONERS) and is_loaded(COMPILER)
 from torch._dynamo.guards import Guard, uninteresting_files
 from torch._dynamo.variables.builder import TrackedFake
 
