@@ -21,6 +21,7 @@ import torch
 
 TRACER = "torch._dynamo"
 _COMPILER = "torch._inductor"
+_BUILDER = f"{_COMPILER}.cpp_builder"
 _CODE = f"{_COMPILER}.codecache"
 # Modules that import parts of the compiler: one splits training graphs in two, the others keep what
 # is compiled.
@@ -29,6 +30,7 @@ _LATE = (
     "torch._functorch._aot_autograd.aot_autograd_result",
     "torch._functorch._aot_autograd.autograd_cache",
     _CODE,
+    _BUILDER,
     f"{_COMPILER}.utils",
 )
 # Modules of the tracer that others use, and that import none of the rest.
@@ -166,6 +168,10 @@ class _Tracer:
         if module.__name__ == f"{TRACER}.guards":
             # The tracer's files, which are looked up in stacks: the tracer is in none of them.
             vars(module)["uninteresting_files"] = set
+        if module.__name__ == _BUILDER:
+            vars(module)["normalize_path_separator"] = (
+                str  # it changes paths on Windows only
+            )
         if module.__name__ == _CODE:
             vars(module)["PyCodeCache"] = _CompiledCode(_CODE, "PyCodeCache")
 
