@@ -1,21 +1,21 @@
 """Digests of this package's own files, which are part of every key.
 
-The digests are cached: they are valid while the size, times and inode of every file and folder stay
-the same, which takes one `stat` each to check, as for other distributions
-(`pipeline.store.distributions`). Nothing is cached if a file could still change without changing
-its times.
+The digests are cached: they are valid while no file or folder has changed, which takes one `stat`
+each to check, as for other distributions (`pipeline.store.distributions`). Nothing is cached if a
+file could still change without changing its ctime.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.store.digest import canonical_json, hash_bytes, hash_file, hash_json
-from pipeline.store.file_digests import is_settled, stamp_of
+from pipeline.store.digest import canonical_json, hash_bytes, hash_file
+from pipeline.store.distributions import stamp_files
+from pipeline.store.file_digests import RACY_NS
 from pipeline.store.files import read_record, write_atomically
 
 _TOPS = ("pipeline", "pte_pipeline")
@@ -33,21 +33,19 @@ def hash_own_files(base: Path) -> dict[str, str]:
     with suppress(
         LookupError, TypeError, AttributeError, OSError
     ):  # not a record that this function wrote
-        if record["stamps"] == hash_json(_read_stamps(base, record["places"])):
-            return dict(record["digests"])
+        digests = dict(record["digests"])
+        if record["stamp"] == stamp_files(base, [*digests, *record["folders"]]):
+            return digests
     started = time.time_ns()  # before anything is read
     files: list[str] = []
     folders: list[str] = []
     for folder, names in _walk(base):
         folders.append(folder)
         files += [f"{folder}/{name}" for name in names]
-    places = [*sorted(files), *sorted(folders)]
-    stamps = _read_stamps(base, places)
     digests = {path: str(hash_file(base / path)) for path in sorted(files)}
-    if all(is_settled(stamp, started) for stamp in stamps) and (
-        _read_stamps(base, places) == stamps
-    ):
-        record = {"stamps": hash_json(stamps), "places": places, "digests": digests}
+    stamp = stamp_files(base, [*digests, *folders])
+    if started - stamp[-1] > RACY_NS:
+        record = {"stamp": stamp, "folders": folders, "digests": digests}
         with suppress(OSError):  # recomputed each time if the cache can't be written
             write_atomically(cached, canonical_json(record))
     return digests
@@ -70,8 +68,3 @@ def _walk(base: Path) -> Iterator[tuple[str, list[str]]]:
         for folder, folders, names in os.walk(base / top):
             folders[:] = [name for name in folders if name != "__pycache__"]
             yield Path(folder).relative_to(base).as_posix(), names
-
-
-def _read_stamps(base: Path, places: Iterable[str]) -> list[list[int]]:
-    """Return the size, times and inode of each file and folder. Raises OSError."""
-    return [stamp_of(os.stat(f"{base}/{place}")) for place in places]

@@ -77,7 +77,9 @@ def test_bytecode_does_not_count_while_it_is_written(base):
     assert hash_own_files(base) == before
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"stamps": 1}', b'{"stamps": "", "places": 5}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"stamp": 1}', b'{"stamp": [], "digests": {}, "folders": 5}']
+)
 def test_a_record_of_something_else_is_made_again(content, base):
     before = hash_own_files(base)
     Path(own_code._cache_path(base)).write_bytes(content)
