@@ -12,7 +12,7 @@ from doit.exceptions import TaskError
 from doit.reporter import ConsoleReporter
 
 from pipeline.cli.doit_link import is_foreign
-from pipeline.cli.standing import describe_packages, describe_standing, find_standing
+from pipeline.cli.standing import StandingVerdict, describe_packages, describe_standing
 from pipeline.cli.terminal import guard
 from pipeline.moments import call_all, show_error
 from pipeline.plan.actions import Action
@@ -72,14 +72,17 @@ class Reporter(ConsoleReporter):
         return progress_on(self.outstream, actions, outlook)
 
     def summarize(
-        self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]
+        self,
+        plan: Plan,
+        events: Sequence[Event],
+        standing: Sequence[StandingVerdict],
+        remote: Mapping[str, Any],
     ) -> None:
         """Print the summary of a run.
 
         It consists of the features' summaries and the failures, or one line if everything was up to
         date; the current verdicts; and statistics of the remote tier.
         """
-        standing = find_standing(plan, events)
         if all(event.outcome == "up-to-date" for event in events):
             packages = {event.package for event in events if event.package}
             lines = list(describe_packages(len(packages), standing))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from pipeline.moments import find_code
@@ -129,14 +130,15 @@ def write_run(
         OSError: the file can't be written.
     """
     lines: list[str] = []
-    line, common, encode = "", None, json.JSONEncoder().encode
+    before, after, common = "", "", None
+    encode = cache(json.JSONEncoder().encode)  # packages share names of methods
     for event in events:
-        facts = event[:2], event[3:]
+        facts = event[:2] + event[3:]
         if facts != common:
             common = facts
             line = json.dumps(describe_event(event._replace(method=None)))
-        method = f'"method": {encode(event.method)}'
-        lines.append(line.replace('"method": null', method))  # texts escape quotes
+            before, after = line.split('"method": null')  # texts escape quotes
+        lines.append(f'{before}"method": {encode(event.method)}{after}')
     actions = ",\n".join(lines)
     text = f'{{"actions": [\n{actions}\n], "remote": {json.dumps(remote)}}}\n'
     write_atomically(
