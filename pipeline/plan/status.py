@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds.export import find_exported_blobs, reads_key
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ANYONE
@@ -37,6 +36,9 @@ class Status(NamedTuple):
 
 
 def export_status(plan: Plan, model: str) -> Status:
+    # Imported lazily: a no-op run of models in archives doesn't need it.
+    from pipeline.plan.kinds.export import find_exported_blobs, reads_key
+
     action = plan.models.export(model)
     store = plan.workspace.store
     entry = store.get(action.digest)

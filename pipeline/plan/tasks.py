@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.plan import status
 from pipeline.plan.actions import Action, unit_name
-from pipeline.plan.kinds.table import KINDS, Kind
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.store.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pipeline.plan.kinds.kind import Kind
 
 # The methods that are compiled together, the method that is quantized, or the methods that are
 # validated if not all are; otherwise empty.
@@ -97,6 +99,8 @@ class ActionTask(NamedTuple):
 
     @property
     def traits(self) -> Kind:
+        from pipeline.plan.kinds.table import KINDS  # a no-op run does without any kind
+
         return KINDS[self.kind]
 
     def action(self, always: bool = False) -> Action | None:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from pipeline.plan.actions import Action
 from pipeline.plan.export_parameters import parse_export
-from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, Outcome, make_event
@@ -231,6 +230,8 @@ class Batch:
 
         A remote's claim to have a blob no longer counts here.
         """
+        from pipeline.plan.kinds.table import KINDS  # a no-op run has no batch
+
         store = self._plan.workspace.store
 
         def is_here(action: Action) -> bool:
