@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 Unit = Sequence[str]
 
 
-def _find_export(plan: Plan, model: str, unit: Unit) -> Action | None:
-    return plan.models.export(model)
-
-
 def _find_quantize(plan: Plan, package: str, unit: Unit) -> Action | None:
     return (plan.quantizes(package) or {}).get(unit_name(unit))
 
@@ -41,20 +37,12 @@ def _find_compile(plan: Plan, package: str, unit: Unit) -> Action | None:
     return None
 
 
-def _find_link(plan: Plan, package: str, unit: Unit) -> Action | None:
-    return plan.link(package)
-
-
-def _find_validate(plan: Plan, package: str, unit: Unit) -> Action | None:
-    return plan.validate(package, unit)
-
-
 _ACTIONS: Mapping[str, Callable[[Plan, str, Unit], Action | None]] = {
-    "export": _find_export,
+    "export": lambda plan, model, unit: plan.models.export(model),
     "quantize": _find_quantize,
     "compile": _find_compile,
-    "link": _find_link,
-    "validate": _find_validate,
+    "link": lambda plan, package, unit: plan.link(package),
+    "validate": Plan.validate,
 }
 
 
