@@ -8,15 +8,11 @@ file could still change without changing its ctime.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-from pipeline.store.digest import canonical_json, hash_bytes, hash_file
-from pipeline.store.distributions import stamp_files
-from pipeline.store.file_digests import RACY_NS
-from pipeline.store.files import read_record, write_atomically
+from pipeline.store.digest import hash_file
+from pipeline.store.distributions import Record, cached_record, stamp_files
 
 _TOPS = ("pipeline", "pte_pipeline")
 
@@ -28,15 +24,16 @@ def hash_own_files(base: Path) -> dict[str, str]:
 
     Raises OSError.
     """
-    cached = _cache_path(base)
-    record = read_record(cached) or {}
-    with suppress(
-        LookupError, TypeError, AttributeError, OSError
-    ):  # not a record that this function wrote
-        digests = dict(record["digests"])
-        if record["stamp"] == stamp_files(base, [*digests, *record["folders"]]):
-            return digests
-    started = time.time_ns()  # before anything is read
+
+    def is_current(record: Record) -> bool:
+        places = [*record["digests"], *record["folders"]]
+        return bool(record["stamp"] == stamp_files(base, places))
+
+    record = cached_record(base / "own", is_current, lambda: _hash_files(base))
+    return dict(record["digests"])
+
+
+def _hash_files(base: Path) -> Record:
     files: list[str] = []
     folders: list[str] = []
     for folder, names in _walk(base):
@@ -44,18 +41,7 @@ def hash_own_files(base: Path) -> dict[str, str]:
         files += [f"{folder}/{name}" for name in names]
     digests = {path: str(hash_file(base / path)) for path in sorted(files)}
     stamp = stamp_files(base, [*digests, *folders])
-    if started - stamp[-1] > RACY_NS:
-        record = {"stamp": stamp, "folders": folders, "digests": digests}
-        with suppress(OSError):  # recomputed each time if the cache can't be written
-            write_atomically(cached, canonical_json(record))
-    return digests
-
-
-def _cache_path(base: Path) -> Path:
-    from pipeline.store.places import default_root
-
-    name = f"own-{hash_bytes(os.fsencode(base))[:16]}.json"
-    return default_root() / "distributions" / name
+    return {"stamp": stamp, "folders": folders, "digests": digests}
 
 
 def _walk(base: Path) -> Iterator[tuple[str, list[str]]]:
