@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doit.exceptions import TaskError
 from doit.reporter import ConsoleReporter
@@ -19,12 +19,14 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
 from pipeline.report.events import INTERRUPTED, Event, outcome_word
-from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
 from pipeline.store.errors import listed, plural
 from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 from pipeline.store.visible import one_line
+
+if TYPE_CHECKING:
+    from pipeline.run.batch import Outlook, Show
 
 _PAGE = "report.html"
 _CONFIG = r"partition_configs/[^:]+(:\d+)?: "  # prefix of a config error

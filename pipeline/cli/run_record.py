@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.standing import StandingVerdict
 from pipeline.moments import call_all
@@ -18,7 +18,6 @@ from pipeline.report.events import (
     write_run,
 )
 from pipeline.report.stream import EventStream
-from pipeline.run.performed import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
 from pipeline.store.store import Store
@@ -32,6 +31,9 @@ from pipeline.store.usage import (
 )
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pipeline.run.performed import Report
 
 
 class RunRecord:

@@ -10,7 +10,6 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ANYONE
-from pipeline.store.pieces import blobs_of_files
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
 _MOST_REASONS = 3
@@ -176,6 +175,8 @@ def _why_unkept(recorded: Mapping[str, Any], budget: float) -> str:
 
 def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
     """Return the status of an action whose result is files, some of which are not in `build/`."""
+    from pipeline.store.pieces import blobs_of_files  # a no-op run looks nothing up
+
     store = plan.workspace.store
     entry = store.get(action)
     is_stored = entry is not None and store.obtainable(blobs_of_files(entry.result))

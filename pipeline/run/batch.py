@@ -99,11 +99,9 @@ class Batch:
     def _add(self, actions: Sequence[Action]) -> None:
         self._actions += actions
         if self._show is None:
-            self._show = self._show_progress()
+            shown = self._progress(self._actions, self._pool)
+            self._show = self._shown.enter_context(shown)
         self._pool.add(actions)
-
-    def _show_progress(self) -> Show:
-        return self._shown.enter_context(self._progress(self._actions, self._pool))
 
     def drop_waiting(self) -> list[Action]:
         """Remove and return the actions that no worker has started."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
@@ -16,8 +16,10 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, shown
 from pipeline.store.files import copy_atomically, make_folder, remove, sweep
 from pipeline.store.names import are_distinct, is_file_path
-from pipeline.store.pieces import JoinedFile, write_joined
 from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pipeline.store.pieces import JoinedFile
 
 ATTEST = "attest"  # the section of a package's state that lists its attestation files
 
@@ -45,6 +47,8 @@ def install(
         PipelineError: a name leads out of the package's folder, or two names are the same on some
             file systems.
     """
+    from pipeline.store.pieces import write_joined  # a no-op run installs nothing
+
     package, section = str(action.package), action.kind
     files: dict[str, Digest] = dict(result["files"])
     if bad := [name for name in files if not is_file_path(name)]:
