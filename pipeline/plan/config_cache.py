@@ -85,13 +85,13 @@ class ConfigCache:
         self._digests: dict[str, Digest | None] = {}
         self._parsed: dict[str, ParsedPackage] = {}
         self._summaries: dict[str, ConfigSummary | None] = {}
-        self.toolchains: dict[tuple[str, ...], dict[str, str]] = {}
+        self.toolchains: dict[tuple[str, ...], Digest] = {}
 
-    def toolchain(self, summary: ConfigSummary) -> dict[str, str]:
-        """Return the versions that count for a config, looked up once."""
+    def toolchain(self, summary: ConfigSummary) -> Digest:
+        """Return the digest of the versions that count for a config, looked up once."""
         distributions = tuple(summary.distributions)
         if distributions not in self.toolchains:
-            self.toolchains[distributions] = toolchain(distributions)
+            self.toolchains[distributions] = hash_json(toolchain(distributions))
         return self.toolchains[distributions]
 
     def _environment(self, summary: ConfigSummary) -> list[Any]:
