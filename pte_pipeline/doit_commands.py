@@ -13,12 +13,15 @@ and would not apply in subfolders.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from io import BufferedRandom, BufferedWriter, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,8 @@ from pte_pipeline.name_conflict import claim_pipeline
 _TASKS = "pipeline.cli.tasks"
 _INTERRUPTED = 128 + signal.SIGINT  # as shells report it
 _TAKES_OVER = "pipeline.cli.workspace_commands"
+_WRITERS = (BufferedRandom, BufferedWriter, TextIOWrapper)
+_KEPT = {*sys.stdlib_module_names, "doit", "pipeline"}
 
 
 @contextmanager
@@ -64,6 +69,26 @@ def _without_collection() -> Iterator[None]:
         gc.enable()
 
 
+def _keep_objects() -> None:
+    """Let Python end without scanning and freeing all objects; saves 3 ms per no-op.
+
+    What Python's own modules, doit's and ours hold is left to the system, at the end of the
+    process. Files that a workspace's modules left open are flushed, as by freeing them.
+    """
+    kept: list[Any] = []
+    for name, module in sys.modules.copy().items():
+        values = [*getattr(module, "__dict__", {}).values()]
+        if name.partition(".")[0] in _KEPT:
+            kept.append(values)
+            continue
+        for value in values:
+            if type(value) in _WRITERS:  # `isinstance` would ask proxies, which may warn
+                with suppress(OSError, ValueError):  # it can't be written, or is closed
+                    value.flush()
+    kept.append(kept)  # only a collection could free a cycle
+    gc.freeze()
+
+
 class _Door:
     """A doit command that hands the command lines of workspaces over to this package."""
 
@@ -91,6 +116,8 @@ class _Door:
             dodo = None  # another project's: only commands that need no workspace work there
         try:
             with _ending_quietly(), _without_collection():
+                atexit.unregister(_keep_objects)
+                atexit.register(_keep_objects)
                 check_bytecode()
                 claim_pipeline()
                 take_over = import_module(_TAKES_OVER)

@@ -6,25 +6,27 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doit.exceptions import TaskError
 from doit.reporter import ConsoleReporter
 
 from pipeline.cli.doit_link import is_foreign
-from pipeline.cli.standing import describe_packages, describe_standing, find_standing
+from pipeline.cli.standing import StandingVerdict, describe_packages, describe_standing
 from pipeline.cli.terminal import guard
 from pipeline.moments import call_all, show_error
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
 from pipeline.report.events import INTERRUPTED, Event, outcome_word
-from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
 from pipeline.store.errors import listed, plural
 from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 from pipeline.store.visible import one_line
+
+if TYPE_CHECKING:
+    from pipeline.run.batch import Outlook, Show
 
 _PAGE = "report.html"
 _CONFIG = r"partition_configs/[^:]+(:\d+)?: "  # prefix of a config error
@@ -72,14 +74,17 @@ class Reporter(ConsoleReporter):
         return progress_on(self.outstream, actions, outlook)
 
     def summarize(
-        self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]
+        self,
+        plan: Plan,
+        events: Sequence[Event],
+        standing: Sequence[StandingVerdict],
+        remote: Mapping[str, Any],
     ) -> None:
         """Print the summary of a run.
 
         It consists of the features' summaries and the failures, or one line if everything was up to
         date; the current verdicts; and statistics of the remote tier.
         """
-        standing = find_standing(plan, events)
         if all(event.outcome == "up-to-date" for event in events):
             packages = {event.package for event in events if event.package}
             lines = list(describe_packages(len(packages), standing))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipeline.cli.standing import StandingVerdict
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.plan import Plan
@@ -17,7 +18,6 @@ from pipeline.report.events import (
     write_run,
 )
 from pipeline.report.stream import EventStream
-from pipeline.run.performed import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
 from pipeline.store.store import Store
@@ -31,6 +31,9 @@ from pipeline.store.usage import (
 )
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pipeline.run.performed import Report
 
 
 class RunRecord:
@@ -83,11 +86,18 @@ class RunRecord:
                 if entry is not None:
                     self.count(kind, Usage(hits=1, saved=entry.seconds))
 
-    def close(self, plan: Plan, reporter: Any, interrupted: bool) -> None:
+    def close(
+        self,
+        plan: Plan,
+        reporter: Any,
+        standing: Sequence[StandingVerdict],
+        interrupted: bool,
+    ) -> None:
         """Write the records of a run, print its summary, and clean up.
 
         Args:
             reporter: doit's, which need not be ours.
+            standing: the verdicts on the packages of this run.
         """
         plan.remember()
         remote = self._sum_remote(plan)
@@ -106,7 +116,7 @@ class RunRecord:
                 list(call_all("record_run", plan.workspace, [*hits, *worked], caches))
         if hasattr(reporter, "summarize"):
             with suppress(OSError):  # the terminal was closed
-                reporter.summarize(plan, self.events, remote)
+                reporter.summarize(plan, self.events, standing, remote)
         # After Ctrl-C too: the earlier pages may be about other packages.
         if changed:
             _write_overview(plan, reporter)

@@ -16,7 +16,6 @@ from pipeline.plan.actions import Action
 from pipeline.plan.status import Status
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, make_event
-from pipeline.run.stored import install_stored
 from pipeline.store.usage import Usage
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
@@ -38,6 +37,8 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         self, node: Any, task: ActionTask, status: Status, action: Action
     ) -> bool:
         """Settle a task that needs no worker; return False for any other."""
+        from pipeline.run.stored import install_stored  # a no-op run settles no task
+
         if status.state == "stale":
             return False
         if status.state != "hit":

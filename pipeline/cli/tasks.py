@@ -8,7 +8,6 @@ are commands, not tasks: see `pipeline.cli.workspace_commands`.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import gc
 import os
@@ -49,7 +48,6 @@ DOIT_CONFIG = {
 
 # Tasks live until doit ends; collecting garbage among thousands takes a fifth of a no-op run.
 gc.set_threshold(1_000_000)
-atexit.register(gc.freeze)  # nor should Python scan them once more at exit
 _selection = ALL
 _Creator = Callable[[], Iterator[dict[str, Any]]]
 

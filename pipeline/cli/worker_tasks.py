@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.cli.ahead import find_remote_blobs, find_selected_tasks
 from pipeline.cli.doit_link import action_task
@@ -14,7 +14,6 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, make_event
-from pipeline.run.batch import Batch
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (
     PipelineError,
@@ -25,6 +24,9 @@ from pipeline.store.errors import (
 )
 from pipeline.store.files import temporary
 from pipeline.store.usage import Usage
+
+if TYPE_CHECKING:  # a no-op run starts no action
+    from pipeline.run.batch import Batch
 
 
 class Waiting(NamedTuple):
@@ -171,6 +173,8 @@ class WorkerTasks(TaskOutcomes):
         return settled
 
     def _open_batch(self, plan: Plan) -> Batch:
+        from pipeline.run.batch import Batch
+
         if self._batch is None:
             self._open_pool(plan)
             quiet = contextlib.nullcontext(lambda event: None)

@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.config.secrets import Secret
 from pipeline.moments import find_features, load
 from pipeline.plan.export_parameters import name_export
 from pipeline.store.digest import Digest, hash_bytes, hash_json
@@ -86,13 +85,13 @@ class ConfigCache:
         self._digests: dict[str, Digest | None] = {}
         self._parsed: dict[str, ParsedPackage] = {}
         self._summaries: dict[str, ConfigSummary | None] = {}
-        self.toolchains: dict[tuple[str, ...], dict[str, str]] = {}
+        self.toolchains: dict[tuple[str, ...], Digest] = {}
 
-    def toolchain(self, summary: ConfigSummary) -> dict[str, str]:
-        """Return the versions that count for a config, looked up once."""
+    def toolchain(self, summary: ConfigSummary) -> Digest:
+        """Return the digest of the versions that count for a config, looked up once."""
         distributions = tuple(summary.distributions)
         if distributions not in self.toolchains:
-            self.toolchains[distributions] = toolchain(distributions)
+            self.toolchains[distributions] = hash_json(toolchain(distributions))
         return self.toolchains[distributions]
 
     def _environment(self, summary: ConfigSummary) -> list[Any]:
@@ -173,6 +172,8 @@ class ConfigCache:
         if value is None:
             return None
         if name in environment.secrets:
+            from pipeline.config.secrets import Secret  # most no-op runs read none
+
             return Secret(name, value).digest
         return hash_bytes(b"=" + os.fsencode(value))
 

@@ -15,7 +15,6 @@ from pipeline.plan.actions import Action
 from pipeline.plan.archives import Archives, reading
 from pipeline.plan.declared import Declared, parse_declared, read_declared
 from pipeline.plan.export_parameters import find_wrong, parse_export, read_parameters
-from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
 from pipeline.plan.places import EXECUTABLE
 from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
 from pipeline.plan.user_code import find_code
@@ -28,6 +27,7 @@ from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Document
+    from pipeline.plan.kinds.export import ExportInputs
     from pipeline.program.module_paths import Outline
 
 # The fields of a `MethodSource` that the result of an export has as they are.
@@ -212,6 +212,8 @@ class Models:
 
         Raises SourceError.
         """
+        from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
+
         digests = self.workspace.file_digests
         store = self.workspace.store
         path = self.source(export).path

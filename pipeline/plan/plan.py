@@ -12,18 +12,20 @@ validation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.actions import Action
 from pipeline.plan.golden import find_golden, list_golden
-from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
 from pipeline.plan.kinds.parts import hash_files
-from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.models import once
 from pipeline.plan.units import Units
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.settings import in_ci
+
+if TYPE_CHECKING:  # a no-op run makes no action
+    from pipeline.plan.kinds.link import LinkInputs
+    from pipeline.plan.kinds.validate import ValidateInputs
 
 
 class Plan(Units):
@@ -36,6 +38,8 @@ class Plan(Units):
     @once
     def link(self, package: str) -> Action[LinkInputs] | None:
         """Return the link action, or None until the package and its family are exported."""
+        from pipeline.plan.kinds.link import describe_package, link_action
+
         compiles = self.compiles(package)
         quantizes = self.quantizes(package)
         methods = self.methods(package)
@@ -117,7 +121,9 @@ class Plan(Units):
         only: Sequence[str] = (),
     ) -> Action[ValidateInputs]:
         """Return the action that validates a package with these files."""
-        from pipeline.plan.checks import find_places  # a no-op run checks nothing
+        # Imported lazily: a no-op run checks nothing.
+        from pipeline.plan.checks import find_places
+        from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 
         config = self.complete_config(package)
         held_to: dict[str, Any] = {}

@@ -148,7 +148,7 @@ class Finder:
         names = self._names[name]
         created = set()
         for path in made:
-            if _folder_of(path) == name:
+            if (os.path.dirname(path) or ".") == name:
                 created.add(os.path.basename(path))
         if names is None:
             return None
@@ -281,10 +281,6 @@ class Finder:
             and any(within(origin, folder) for folder in self.places.installed)
             and os.path.isfile(origin)
         )
-
-
-def _folder_of(name: str) -> str:
-    return os.path.dirname(name) or "."
 
 
 def is_inside(name: str) -> bool:

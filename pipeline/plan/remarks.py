@@ -6,6 +6,8 @@ Features find them: files that nothing uses, a `target` that resembles another o
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import Problem
@@ -18,5 +20,5 @@ def find_remarks(plan: Plan) -> list[Problem]:
         remarks += remarks_of_feature
     return sorted(
         dict.fromkeys(remarks),
-        key=lambda remark: (remark.file, remark.line, remark.what),
+        key=attrgetter("file", "line", "what"),
     )

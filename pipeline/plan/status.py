@@ -7,11 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds.export import find_exported_blobs, reads_key
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ANYONE
-from pipeline.store.pieces import blobs_of_files
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
 _MOST_REASONS = 3
@@ -37,6 +35,9 @@ class Status(NamedTuple):
 
 
 def export_status(plan: Plan, model: str) -> Status:
+    # Imported lazily: a no-op run of models in archives doesn't need it.
+    from pipeline.plan.kinds.export import find_exported_blobs, reads_key
+
     action = plan.models.export(model)
     store = plan.workspace.store
     entry = store.get(action.digest)
@@ -174,6 +175,8 @@ def _why_unkept(recorded: Mapping[str, Any], budget: float) -> str:
 
 def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
     """Return the status of an action whose result is files, some of which are not in `build/`."""
+    from pipeline.store.pieces import blobs_of_files  # a no-op run looks nothing up
+
     store = plan.workspace.store
     entry = store.get(action)
     is_stored = entry is not None and store.obtainable(blobs_of_files(entry.result))

@@ -9,22 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.plan import status
 from pipeline.plan.actions import Action, unit_name
-from pipeline.plan.kinds.table import KINDS, Kind
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.store.errors import PipelineError
 
+if TYPE_CHECKING:
+    from pipeline.plan.kinds.kind import Kind
+
 # The methods that are compiled together, the method that is quantized, or the methods that are
 # validated if not all are; otherwise empty.
 Unit = Sequence[str]
-
-
-def _find_export(plan: Plan, model: str, unit: Unit) -> Action | None:
-    return plan.models.export(model)
 
 
 def _find_quantize(plan: Plan, package: str, unit: Unit) -> Action | None:
@@ -39,20 +37,12 @@ def _find_compile(plan: Plan, package: str, unit: Unit) -> Action | None:
     return None
 
 
-def _find_link(plan: Plan, package: str, unit: Unit) -> Action | None:
-    return plan.link(package)
-
-
-def _find_validate(plan: Plan, package: str, unit: Unit) -> Action | None:
-    return plan.validate(package, unit)
-
-
 _ACTIONS: Mapping[str, Callable[[Plan, str, Unit], Action | None]] = {
-    "export": _find_export,
+    "export": lambda plan, model, unit: plan.models.export(model),
     "quantize": _find_quantize,
     "compile": _find_compile,
-    "link": _find_link,
-    "validate": _find_validate,
+    "link": lambda plan, package, unit: plan.link(package),
+    "validate": Plan.validate,
 }
 
 
@@ -97,6 +87,8 @@ class ActionTask(NamedTuple):
 
     @property
     def traits(self) -> Kind:
+        from pipeline.plan.kinds.table import KINDS  # a no-op run does without any kind
+
         return KINDS[self.kind]
 
     def action(self, always: bool = False) -> Action | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds.compile import CompileInputs, compile_action
 from pipeline.plan.kinds.parts import hash_option_files
-from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import once
 from pipeline.plan.problems import CheckedFiles
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
+
+if TYPE_CHECKING:  # a no-op run makes no action
+    from pipeline.plan.kinds.compile import CompileInputs
 
 
 class Units(CheckedFiles):
@@ -20,6 +22,8 @@ class Units(CheckedFiles):
     @once
     def quantizes(self, package: str) -> dict[str, Action] | None:
         """Return the quantize actions by method, or None until the model is exported."""
+        from pipeline.plan.kinds.table import KINDS
+
         methods = self.methods(package)
         config = self.config(package)
         if methods is None:
@@ -41,6 +45,8 @@ class Units(CheckedFiles):
     @once
     def compiles(self, package: str) -> list[Action[CompileInputs]] | None:
         """Return the compile actions, or None until the model is exported."""
+        from pipeline.plan.kinds.compile import compile_action
+
         methods = self.methods(package)
         quantizes = self.quantizes(package)
         if methods is None or quantizes is None:
@@ -58,6 +64,8 @@ class Units(CheckedFiles):
         methods: Mapping[str, MethodSource],
         quantizes: Mapping[str, Digest],
     ) -> CompileInputs:
+        from pipeline.plan.kinds.compile import CompileInputs
+
         config = self.config(package)
         passes = self.inputs.passes(package)
         references = dict.fromkeys(config.pass_references(unit))

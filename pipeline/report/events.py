@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from pipeline.moments import find_code
@@ -108,10 +109,8 @@ def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:
     )
 
 
-def describe_event(
-    event: Event, names: Sequence[str] = NAMES + ENDING
-) -> dict[str, Any]:
-    """Return fields of an event as JSON, by default those of `run.json`."""
+def describe_event(event: Event, names: Sequence[str]) -> dict[str, Any]:
+    """Return fields of an event as JSON."""
     fields = {name: getattr(event, name) for name in names}
     fields["seconds"] = round(event.seconds, 3)
     return fields
@@ -122,21 +121,25 @@ def write_run(
 ) -> None:
     """Write `run.json`, with one action per line, and the requests made to the remote tier.
 
-    In a no-op run, nearly all events differ from the one before in their method alone. Encoding
+    In a no-op run, nearly all events differ from the one before in their names alone. Encoding
     each of them would take three times as long.
 
     Raises:
         OSError: the file can't be written.
     """
     lines: list[str] = []
-    line, common, encode = "", None, json.JSONEncoder().encode
+    ending, common = "", None
+    encode = cache(json.JSONEncoder().encode)  # names occur again and again
     for event in events:
-        facts = event[:2], event[3:]
+        facts = event[:1] + event[4:]
         if facts != common:
             common = facts
-            line = json.dumps(describe_event(event._replace(method=None)))
-        method = f'"method": {encode(event.method)}'
-        lines.append(line.replace('"method": null', method))  # texts escape quotes
+            ending = json.dumps(describe_event(event, ENDING))[1:]
+        kind, package, method, model = map(encode, event[:4])
+        lines.append(
+            f'{{"kind": {kind}, "package": {package}, "method": {method}, '
+            f'"model": {model}, {ending}'
+        )
     actions = ",\n".join(lines)
     text = f'{{"actions": [\n{actions}\n], "remote": {json.dumps(remote)}}}\n'
     write_atomically(

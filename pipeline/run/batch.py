@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from pipeline.plan.actions import Action
 from pipeline.plan.export_parameters import parse_export
-from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, Outcome, make_event
@@ -100,11 +99,9 @@ class Batch:
     def _add(self, actions: Sequence[Action]) -> None:
         self._actions += actions
         if self._show is None:
-            self._show = self._show_progress()
+            shown = self._progress(self._actions, self._pool)
+            self._show = self._shown.enter_context(shown)
         self._pool.add(actions)
-
-    def _show_progress(self) -> Show:
-        return self._shown.enter_context(self._progress(self._actions, self._pool))
 
     def drop_waiting(self) -> list[Action]:
         """Remove and return the actions that no worker has started."""
@@ -231,6 +228,8 @@ class Batch:
 
         A remote's claim to have a blob no longer counts here.
         """
+        from pipeline.plan.kinds.table import KINDS  # a no-op run has no batch
+
         store = self._plan.workspace.store
 
         def is_here(action: Action) -> bool:

@@ -8,18 +8,18 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds.link import LinkInputs
-from pipeline.plan.kinds.table import KINDS
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, shown
 from pipeline.store.files import copy_atomically, make_folder, remove, sweep
 from pipeline.store.names import are_distinct, is_file_path
-from pipeline.store.pieces import JoinedFile, write_joined
 from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pipeline.store.pieces import JoinedFile
 
 ATTEST = "attest"  # the section of a package's state that lists its attestation files
 
@@ -47,6 +47,8 @@ def install(
         PipelineError: a name leads out of the package's folder, or two names are the same on some
             file systems.
     """
+    from pipeline.store.pieces import write_joined  # a no-op run installs nothing
+
     package, section = str(action.package), action.kind
     files: dict[str, Digest] = dict(result["files"])
     if bad := [name for name in files if not is_file_path(name)]:
@@ -64,7 +66,7 @@ def install(
     # The files of the previous build.
     former = (state.pop(part, {}).get("files", {}) for part in (section, ATTEST))
     earlier = dict(chain.from_iterable(map(dict.items, former)))
-    if isinstance(action.inputs, LinkInputs) and not earlier.items() >= files.items():
+    if action.kind == "link" and not earlier.items() >= files.items():
         earlier |= state.get("validate", {}).get("files", {})
     workspace.write_state(package, state)
     folder = workspace.package(package)
@@ -84,7 +86,7 @@ def install(
         record["vouchers"] = list(vouchers)
     for find_facts in followers:
         record |= find_facts()
-    if isinstance(action.inputs, LinkInputs):
+    if action.kind == "link":
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
     workspace.write_state(package, {**state, section: record})
@@ -115,6 +117,8 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
 
     `dryrun` returns the names and removes nothing.
     """
+    from pipeline.plan.kinds.table import KINDS  # a no-op run cleans nothing
+
     state = workspace.state(package)
     folder = workspace.package(package)
     sections = [*(kind.name for kind in KINDS.values() if kind.installed), ATTEST]

@@ -139,24 +139,21 @@ def _report(
             remove(status)
     if report is None:
         return None
+    # Stages and steps with begin and end, in seconds since the action started.
+    spans = [
+        (name, begin - started, end - started)
+        for name, begin, end in [*stages.spans, *stages.steps]
+    ]
     event = report.event._replace(
         start=clock,
         seconds=time.perf_counter() - started,
-        stages=_describe_spans(stages, started),
+        stages=spans,
         stage=stages.current,
         worker=os.getpid(),
         peak_bytes=stages.peak,
         log=log_name(action, workspace) if report.event.error else "",
     )
     return report._replace(event=event)
-
-
-def _describe_spans(stages: Stages, started: float) -> list[tuple[str, float, float]]:
-    """Return the stages and steps of an action with begin and end, in seconds since it started."""
-    return [
-        (name, begin - started, end - started)
-        for name, begin, end in [*stages.spans, *stages.steps]
-    ]
 
 
 def import_ahead(workspace: Workspace) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,9 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store.digest import canonical_json, hash_bytes, hash_file, hash_json
-from pipeline.store.file_digests import RACY_NS, read_stamp
+from pipeline.store.file_digests import RACY_NS
 from pipeline.store.files import read_record, write_atomically
 
+_DESCRIBING = (
+    "METADATA",
+    "RECORD",
+    "direct_url.json",
+    "top_level.txt",
+    "entry_points.txt",
+)
 NOT_INSTALLED = "not installed"
 CHANGED = ", changed: "  # between a version and a digest
 # Files that Python neither imports nor reads: headers, native sources, stubs, documentation.
@@ -43,12 +51,16 @@ _NATIVE = (
     ".hpp",
 )
 _UNREAD = (*_NATIVE, ".md", ".pxd", ".pyi", ".pyx", ".rst", ".typed")
+# Bytecode, and tests that nothing imports, a tenth of all files. ExecuTorch's tests count: some of
+# its backends, and users' exporters, import them.
+_UNREAD_FOLDERS = r"(.+/)?__pycache__/|(numpy|sympy)/(.+/)?tests(/|$)|torch/test(/|$)"
 # [name, path of the folder or file that is imported by it, whether it is where RECORD lists it].
 _Place = list[Any]
 
 
 # A file as RECORD lists it: its checksum, `sha256=...`, and its size in bytes.
 _Listed = tuple[str, int]
+Record = dict[str, Any]
 
 
 @cache
@@ -101,29 +113,46 @@ def find_installations(names: Iterable[str]) -> list[str]:
 _NOWHERE = Path(os.sep)  # a place that no RECORD covers
 
 
-def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
+def _cached(info: Path, compute: Callable[[], Record]) -> str:
     """Return the `identity` from `compute`, or the cached one if no file behind it has changed."""
-    cached, stamps = _cache_path(info), _own_stamps(info)
-    record = read_record(cached) or {}
-    with suppress(
-        LookupError, TypeError, ValueError, AttributeError
-    ):  # not a record that this function wrote
-        if (
+    stamps = _own_stamps(info)
+
+    def is_current(record: Record) -> bool:
+        return (
             record["own"] == stamps
             and record["places"] == _find_places(info, record["names"])
             and record["stamp"]
-            == _stamp(info, os.fsencode(record["files"]).split(b"\n"))
-        ):
-            return str(record["identity"])
-    started = time.time_ns()
-    record = {"own": stamps, **compute()}
-    if started - record["stamp"][-1] > RACY_NS:
-        with suppress(OSError):  # recomputed each time if the cache can't be written
-            write_atomically(cached, canonical_json(record))
+            == stamp_files(info.parent, os.fsencode(record["files"]).split(b"\n"))
+            and isinstance(record["identity"], str)
+        )
+
+    record = cached_record(info, is_current, lambda: {"own": stamps, **compute()})
     return str(record["identity"])
 
 
-def _identify(installed: Distribution, info: Path) -> dict[str, Any]:
+def cached_record(
+    place: Path, is_current: Callable[[Record], bool], compute: Callable[[], Record]
+) -> Record:
+    """Return a record about a place from `compute`, or the cached one if it is current.
+
+    The `stamp` of the record is from `stamp_files`.
+    """
+    path = cache_path(place)
+    record = read_record(path) or {}
+    with suppress(
+        LookupError, TypeError, ValueError, AttributeError, OSError
+    ):  # not a record that this function wrote
+        if is_current(record):
+            return record
+    started = time.time_ns()  # before anything is read
+    record = compute()
+    if started - record["stamp"][-1] > RACY_NS:
+        with suppress(OSError):  # recomputed each time if the cache can't be written
+            write_atomically(path, canonical_json(record))
+    return record
+
+
+def _identify(installed: Distribution, info: Path) -> Record:
     """Return the identity of a distribution, with the facts by which `_cached` validates it."""
     listed = _read_listed(installed)
     description = _look(info, _top_level(installed, listed), listed)
@@ -134,28 +163,18 @@ def _identify(installed: Distribution, info: Path) -> dict[str, Any]:
     }
 
 
-def _cache_path(info: Path) -> Path:
+def cache_path(place: Path) -> Path:
+    """Return the path of the record of what is installed at a place."""
     from pipeline.store.places import default_root
 
-    name = f"{info.stem}-{hash_bytes(os.fsencode(info))[:16]}.json"
+    name = f"{place.stem}-{hash_bytes(os.fsencode(place))[:16]}.json"
     return default_root() / "distributions" / name
 
 
 def _own_stamps(info: Path) -> list[Any]:
-    """Return this module's digest, and the stamps of the files that describe an installation."""
-    stamps: list[Any] = [hash_file(Path(__file__))]
-    for name in (
-        "METADATA",
-        "RECORD",
-        "direct_url.json",
-        "top_level.txt",
-        "entry_points.txt",
-    ):
-        try:
-            stamps.append(read_stamp(info / name))
-        except OSError:
-            stamps.append(None)
-    return stamps
+    """Return this module's digest, and the stamp of the files that describe an installation."""
+    files = [f"{info.name}/{name}" for name in _DESCRIBING]
+    return [hash_file(Path(__file__)), stamp_files(info.parent, files)]
 
 
 def _read_listed(installed: Distribution) -> dict[str, _Listed]:
@@ -222,9 +241,7 @@ def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
     return places
 
 
-def _look(
-    info: Path, names: Sequence[str], listed: Mapping[str, _Listed]
-) -> dict[str, Any]:
+def _look(info: Path, names: Sequence[str], listed: Mapping[str, _Listed]) -> Record:
     """Examine all files of some modules.
 
     `identity` is the digest of the files that differ from RECORD, or "" if none do; `_cached`
@@ -237,10 +254,12 @@ def _look(
     missing = {name for name in listed if name.split("/")[0] in installed}
     for top, start, is_own in places:
         for path, is_file in _walk(start):
+            name = top + path[len(start) :].replace(os.sep, "/")
+            if re.match(_UNREAD_FOLDERS, name):
+                continue
             files.append(path.removeprefix(f"{info.parent}/"))
             if not is_file:
                 continue
-            name = top + path[len(start) :].replace(os.sep, "/")
             entry = listed.get(name) if is_own else None
             if entry is not None:
                 missing.discard(name)
@@ -251,7 +270,7 @@ def _look(
         "names": names,
         "places": places,
         "files": "\n".join(files),
-        "stamp": _stamp(info, files),
+        "stamp": stamp_files(info.parent, files),
         "identity": hash_json(sorted(changes, key=str))[:32] if changes else "",
     }
 
@@ -288,7 +307,7 @@ def _walk(top: str) -> Iterator[tuple[str, bool]]:
 
 
 def _counts(path: str) -> bool:
-    return not path.endswith(_UNREAD) and "__pycache__/" not in path
+    return not (path.endswith(_UNREAD) or re.match(_UNREAD_FOLDERS, path))
 
 
 def _is_vouched(path: str, listed: _Listed) -> bool:
@@ -309,15 +328,14 @@ def _is_vouched(path: str, listed: _Listed) -> bool:
     return urlsafe_b64encode(content).rstrip(b"=").decode() == digest
 
 
-def _stamp(info: Path, files: Iterable[str | bytes]) -> list[int]:
+def stamp_files(base: Path, files: Iterable[str | bytes]) -> list[int]:
     """Return the number of files and folders, the sum of their ctimes, and the latest ctime, in ns.
 
     The kernel sets a ctime on every write, rename or change of mode, whatever the file's mtime is
-    then set to. It resolves the paths, relative to the folder of the installation, in a fifth less
-    time than whole paths.
+    then set to. It resolves the paths, relative to `base`, in a fifth less time than whole paths.
     """
     times, stat = [], os.stat
-    folder = os.open(info.parent, os.O_RDONLY)
+    folder = os.open(base, os.O_RDONLY)
     for name in files:
         try:
             times.append(stat(name, dir_fd=folder).st_ctime_ns)

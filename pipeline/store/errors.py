@@ -11,9 +11,9 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
 from pipeline.store.reasons import find_full_disk, reason
 from pipeline.store.visible import one_line
@@ -76,8 +76,7 @@ class DeviceError(PipelineError):
         return type(self), details
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One mistake in a file.
 
     `path` leads to the mistake inside the file (`methods.encode.quantize`), and is empty for the
@@ -94,7 +93,7 @@ class Problem:
     @property
     def cause(self) -> Problem:
         """The same mistake without its file and line, so that it compares equal across files."""
-        return replace(self, file="", line=0)
+        return self._replace(file="", line=0)
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file

@@ -48,20 +48,24 @@ def read_own_record(path: Path) -> dict[str, Any]:
         content = path.read_bytes()
     except OSError:
         return {}
-    record = content[_OWN_HEAD:-1]
-    return json.loads(record) if content == _with_check(record) else {}
+    head = _head_of(
+        memoryview(content)[_HEAD:-1]
+    )  # a view, since copies of it cost a no-op run
+    is_whole = content.startswith(head) and content.endswith(b"}")
+    return json.loads(content)["record"] if is_whole else {}
 
 
 def own_record_bytes(record: Mapping[str, Any]) -> bytes:
     """Return the bytes of a record that only this package reads, with a digest of its content."""
-    return _with_check(canonical_json(record))
+    content = canonical_json(record)
+    return b"%b%b}" % (_head_of(content), content)
 
 
-def _with_check(record: bytes) -> bytes:
-    return b'{"check":"%b","record":%b}' % (hash_bytes(record).encode(), record)
+def _head_of(content: bytes | memoryview) -> bytes:
+    return b'{"check":"%b","record":' % hash_bytes(content).encode()
 
 
-_OWN_HEAD = len(_with_check(b"")) - 1
+_HEAD = len(_head_of(b""))
 
 
 def record_bytes(record: Mapping[str, Any], sort_keys: bool = True) -> bytes:

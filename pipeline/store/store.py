@@ -106,8 +106,8 @@ class Store(BlobStore):
         elif self.remote is not None and action not in self._read_lines(CORRECTIONS):
             parse = partial(_parse_fetched, action)
             if (entry := self.remote.fetch_result(action, parse)) is not None:
-                try:
-                    self._remember_vouchers(entry.vouchers)
+                try:  # before anything is derived from it
+                    self._add_lines(VOUCHERS, entry.vouchers)
                 except OSError:
                     return None  # results derived from it would look like our own
                 with suppress(OSError):
@@ -133,10 +133,6 @@ class Store(BlobStore):
         if self.believes_all:
             vouchers.add(ANYONE)
         return tuple(sorted(vouchers))
-
-    def _remember_vouchers(self, vouchers: Iterable[str]) -> None:
-        """Record the vouchers of a fetched result before anything is derived from it."""
-        self._add_lines(VOUCHERS, vouchers)
 
     @property
     def corrections(self) -> str:

@@ -14,19 +14,24 @@ _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _OTHERS = (
     "\u2028\u2029\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # lines, marks, halves
 )
-# Compiled on first use: a no-op run uses neither.
+# Compiled on first use: a no-op run uses neither, since visible text isn't searched.
 _HIDDEN = f"[{_CONTROLS}{_DIRECTIONS}{_OTHERS}]"
 _HIDDEN_OR_SPACE = f"[\t\n{_HIDDEN[1:]}"
 
 
 def visible(text: str) -> str:
     """Escape the invisible characters in one of our own strings, except line ends and tabs."""
+    if text.replace("\n", "").isprintable():
+        return text
     return re.sub(_HIDDEN, _escape, text)
 
 
 def one_line(text: object) -> str:
     """Return foreign text as one line, with invisible characters escaped."""
-    return re.sub(_HIDDEN_OR_SPACE, _escape, str(text))
+    line = str(text)
+    if line.isprintable():
+        return line
+    return re.sub(_HIDDEN_OR_SPACE, _escape, line)
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -132,7 +132,8 @@ def _describe_kind(value: Any) -> str:
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
     # Scaled by the greatest value, since squares could overflow or underflow.
-    sums = _Sums(scale=_greatest_of_both(actual, expected) or 1.0)
+    scales = map(greatest_magnitude, (_flatten(actual), _flatten(expected)))
+    sums = _Sums(scale=max(scales) or 1.0)
     for a, e, distance in iter_chunks(actual, expected):
         sums.add(a, e, distance)
     if sums.disagreeing:
@@ -154,12 +155,6 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
         agreement=agreement,
         rows=rows,
         nonfinite=sums.nonfinite,
-    )
-
-
-def _greatest_of_both(actual: Tensor, expected: Tensor) -> float:
-    return max(
-        greatest_magnitude(_flatten(actual)), greatest_magnitude(_flatten(expected))
     )
 
 

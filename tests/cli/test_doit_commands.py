@@ -190,6 +190,13 @@ def write(folder, files):
         (folder / name).write_text(text)
 
 
+def test_a_file_that_a_dodo_file_leaves_open_is_complete_in_the_end(doit, tmp_path):
+    notes = 'notes = open("notes", "w")\nnotes.write("kept")\n'
+    write(tmp_path, {"dodo.py": f"from pte_pipeline.tasks import *\n{notes}"})
+    code, said = doit(tmp_path, "list")
+    assert code == 0 and (tmp_path / "notes").read_text() == "kept", said
+
+
 def test_tasks_of_another_project_may_stand_in_a_module_of_our_name(doit, tmp_path):
     """The module may have our tasks' name, with or without a dodo file in this folder."""
     task = "def task_hi():\n    return {'actions': ['echo hi'], 'verbosity': 2}\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.store import own_code
+from pipeline.store.distributions import cache_path
 from pipeline.store.file_digests import RACY_NS
 from pipeline.store.own_code import hash_own_files
 
@@ -77,17 +78,19 @@ def test_bytecode_does_not_count_while_it_is_written(base):
     assert hash_own_files(base) == before
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"stamps": 1}', b'{"stamps": "", "places": 5}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"stamp": 1}', b'{"stamp": [], "digests": {}, "folders": 5}']
+)
 def test_a_record_of_something_else_is_made_again(content, base):
     before = hash_own_files(base)
-    Path(own_code._cache_path(base)).write_bytes(content)
+    Path(cache_path(base / "own")).write_bytes(content)
     assert hash_own_files(base) == before
 
 
 def test_what_is_in_flux_is_not_kept(base):
     (base / "pipeline/store/a.py").write_text("a = 3\n")
     hash_own_files(base)
-    cached = own_code._cache_path(base).read_bytes()
+    cached = cache_path(base / "own").read_bytes()
     time.sleep(1.5 * RACY_NS / 1e9)
     hash_own_files(base)
-    assert own_code._cache_path(base).read_bytes() != cached
+    assert cache_path(base / "own").read_bytes() != cached

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 
 import pytest
 from packaging.requirements import Requirement
@@ -81,7 +80,7 @@ def test_the_ranges_of_the_distribution_are_known():
     ("torch", "digest"), [("2.13.0+cpu", "first"), ("2.14.1+cu130", "again"), ("2.15.0", "first")]
 )
 def test_a_function_that_torch_rewrote_has_a_digest_of_its_own(torch, digest, monkeypatch):
-    release = replace(RELEASES[-1], rewritten_by_torch={"2.14": {"torch:load": "again"}})
+    release = RELEASES[-1]._replace(rewritten_by_torch={"2.14": {"torch:load": "again"}})
     monkeypatch.setattr(releases, "_minor_of_torch", releases._minor_of_torch.__wrapped__)
     monkeypatch.setattr(releases, "installed_versions", lambda: {"torch": torch})
     assert release.digest_of("torch:load", "first") == digest

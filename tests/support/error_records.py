@@ -45,9 +45,11 @@ def recorded_errors():
 
     def record(kind):
         def make(self, *arguments, **named):
-            originals[kind](self, *arguments, **named)
-            text = str(self) if kind is errors.Problem else "\n".join(map(str, arguments))
-            write(text)
+            if kind is errors.Problem:  # a tuple, which is complete by now
+                write(str(self))
+            else:
+                originals[kind](self, *arguments, **named)
+                write("\n".join(map(str, arguments)))
 
         return make
 

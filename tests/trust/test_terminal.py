@@ -177,7 +177,7 @@ def test_progress_and_the_table_are_lines_of_ours(name, error):
             show(event)
     remote = dict.fromkeys(("hits", "misses", "pushed", "unsigned", "corrupt", "errors"), 1)
     remote |= {"bytes_fetched": 1, "bytes_pushed": 1, "believes_all": 1, "problem": error}
-    reporter.summarize(_Elsewhere(), events, remote)
+    reporter.summarize(_Elsewhere(), events, [], remote)
     assert not obeyed(stream.getvalue())
     lines = stream.getvalue().split("\n")  # progress, the table, failures, and the sums
     assert len(lines) == 3 + 5 + 3 + 1 + 1, lines

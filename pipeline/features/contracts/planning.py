@@ -178,8 +178,11 @@ def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
         return
     files = {path.stem for path in (plan.workspace.root / TARGETS).glob("*.yaml")}
     counts = Counter(labels.values())
+    remarks = {
+        label: _describe(label, files, counts) for label in counts.keys() - files
+    }
     for package, label in labels.items():
-        if label not in files and (remark := _describe(label, files, counts)):
+        if remark := remarks.get(label):
             mistake, remedy = remark
             yield plan.document(package).problem(
                 "target",
@@ -224,14 +227,16 @@ def _find_unread_targets(plan: Plan) -> Iterator[Problem]:
 
     It has a wrong extension, or no config names it.
     """
-    folder = plan.workspace.root / TARGETS
+    paths = sorted((plan.workspace.root / TARGETS).glob("[!.]*"))
+    if not paths:
+        return
     named: set[str] = set()
     for _, summary in _iter_summaries(plan):
         named.update(summary["targets"])
     packages = plan.configs.packages
     have_no_mistakes = all(map(plan.configs.summary, packages))
     is_known = have_no_mistakes and ANY_TARGET not in named
-    for path in sorted(folder.glob("[!.]*")):
+    for path in paths:
         name = f"{TARGETS}/{path.name}"
         if path.suffix.lower() in (".yml", ".yaml") and path.suffix != ".yaml":
             yield Problem(

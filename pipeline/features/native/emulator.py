@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pipeline.features.native.target_devices import EMULATED, find_planned_devices
+from pipeline.features.native.target_devices import (
+    EMULATED,
+    find_planned_devices,
+    read_target_devices,
+)
 from pipeline.store.errors import Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -62,8 +66,9 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
 
     These are packages that run on an emulated processor with all features, SME included.
     """
+    read = cache(read_target_devices)  # most packages share a target
     for package in plan.configs.packages:
-        for device in find_planned_devices(plan, package):
+        for device in find_planned_devices(plan, package, read):
             fault = _explain_sme(device)
             if fault:
                 remedy = f"use a newer one, or {device},{_NO_SME}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,15 @@ def find_devices(config: PackageConfig, root: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*named, *read_target_devices(root, config.target)]))
 
 
-def find_planned_devices(plan: Plan, package: str) -> tuple[str, ...]:
+def find_planned_devices(
+    plan: Plan,
+    package: str,
+    read: Callable[[Path, str | None], tuple[str, ...]] | None = None,
+) -> tuple[str, ...]:
     """Return the devices of a package from its summary in a plan.
 
     Empty if the config names neither devices nor a target. If the target depends on variables, the
-    devices of all targets are included.
+    devices of all targets are included. `read` is `read_target_devices`, or a cache of it.
     """
     summary = plan.configs.summary(package)
     facts: Mapping[str, Any] = summary.features.get("native", {}) if summary else {}
@@ -48,7 +52,7 @@ def find_planned_devices(plan: Plan, package: str) -> tuple[str, ...]:
     root = plan.workspace.root
     target = facts.get("target")
     for name in _list_targets(root) if target == ANY_TARGET else [target]:
-        names += read_target_devices(root, name)
+        names += (read or read_target_devices)(root, name)
     return tuple(dict.fromkeys(names))
 
 

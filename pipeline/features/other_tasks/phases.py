@@ -21,6 +21,7 @@ from pipeline.cli.runner import FAMILY
 from pipeline.features.other_tasks.producers import Producers
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
+from pipeline.store.digest import hash_json
 from pipeline.store.toolchain import forget_toolchain, toolchain
 
 _NOT_ENDED = (None, "run")
@@ -203,8 +204,8 @@ class OtherTasks:
 
 def _has_other_toolchain(plan: Plan) -> bool:
     """Return whether the version of any plugin or library that matters to a config has changed."""
-    for distributions, versions in plan.configs.toolchains.items():
-        if toolchain(distributions) != versions:
+    for distributions, digest in plan.configs.toolchains.items():
+        if hash_json(toolchain(distributions)) != digest:
             return True
     return False
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pipeline.cli.console import Reporter, describe_failures
-from pipeline.cli.standing import describe_standing, find_standing
+from pipeline.cli.standing import StandingVerdict, describe_standing
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
@@ -25,8 +25,12 @@ class QuietReporter(Reporter):
         return nullcontext(lambda event: None)
 
     def summarize(
-        self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]
+        self,
+        plan: Plan,
+        events: Sequence[Event],
+        standing: Sequence[StandingVerdict],
+        remote: Mapping[str, Any],
     ) -> None:
         lines = list(describe_failures(plan, events))
-        lines += describe_standing(find_standing(plan, events))
+        lines += describe_standing(standing)
         self.write("".join(f"{line}\n" for line in lines))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from pipeline.moments import show_error
+from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
-from pipeline.store.releases import describe_unknown, installed_versions
 from pipeline.store.setting_table import variable_of
 from pipeline.store.settings import in_ci
 from pipeline.store.settings_reader import TABLE, open_settings
+from pipeline.store.toolchain import code, toolchain
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
@@ -26,7 +28,13 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
     Raises:
         PipelineError: building is refused.
     """
-    problem = describe_unknown(installed_versions())
+    # Cached, because importing the releases would take 1 ms of a no-op run.
+    problem = workspace.file_digests.cached(
+        Path(__file__),
+        "unknown toolchain",
+        describe_installed,
+        hash_json([code("describe"), toolchain()]),
+    )
     if not problem:
         return
     if builds and _is_refused(workspace):
@@ -38,6 +46,13 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
         _refuse_missing_names(problem)
     warning = show_error(one_line(f"warning: {problem}"), "warning")
     print(warning, file=sys.stderr, flush=True)
+
+
+def describe_installed(_: Path) -> str:
+    """Return what `describe_unknown` says of the installed versions, all of them in every key."""
+    from pipeline.store.releases import describe_unknown, installed_versions
+
+    return describe_unknown(installed_versions())
 
 
 def _refuse_missing_names(problem: str) -> None:

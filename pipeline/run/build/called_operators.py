@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.program.operator_libraries import find_library
@@ -71,10 +71,6 @@ def join_libraries(methods: Mapping[str, Sequence[Json]]) -> list[dict[str, Any]
         for library in libraries:
             record = joined.setdefault(library["name"], {**library, "methods": []})
             for part in ("operators", "kernels"):
-                record[part] = _union(record[part], library[part])
+                record[part] = sorted({*record[part], *library[part]})
             record["methods"].append(method)
     return [joined[name] for name in sorted(joined)]
-
-
-def _union(some: Iterable[str], further: Iterable[str]) -> list[str]:
-    return sorted({*some, *further})

@@ -12,7 +12,6 @@ from typing import Any
 
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.ranges import kernel_guards
-from pipeline.config.models import MethodConfig
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
@@ -93,7 +92,9 @@ def _compile(
     loaded = {
         n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key
     }
-    with keyed_preprocess(loaded), kernel_guards(_keeps_ranges(inputs.configs)):
+    config = next(iter(inputs.configs.values()))
+    keeps_ranges = config.edge.keep_ranges  # the unit's methods agree
+    with keyed_preprocess(loaded), kernel_guards(keeps_ranges):
         with guard_files(action, inputs.configs, root):
             with stages.stage("lower"):
                 request = make_request(
@@ -126,10 +127,6 @@ def _part_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in fields.items():
         (method if name in names else features)[name] = value
     return {**method, "facts": features} if features else method
-
-
-def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
-    return next(iter(configs.values())).edge.keep_ranges  # the unit's methods agree
 
 
 def _library_inputs(key: Json, workspace: Workspace) -> dict[str, Json]:

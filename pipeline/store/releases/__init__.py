@@ -11,18 +11,19 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pipeline.store.distributions import CHANGED, identity
 
 FOLDER = Path(__file__).parent
 _PUBLIC = r"\d+(\.\d+)*"
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity: mappings have no hash
-class Release:
+class Release(NamedTuple):
     """A release of ExecuTorch, with the distributions that it was tested with.
 
     Attributes:
@@ -44,11 +45,14 @@ class Release:
     torch: tuple[str, ...]
     least: Mapping[str, str]
     bindings: str
-    lacks: Mapping[str, str] = field(default_factory=dict)
+    lacks: Mapping[str, str] = _NONE
     joint: tuple[str, ...] = ()
-    not_offered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    rewritten: Mapping[str, str] = field(default_factory=dict)
-    rewritten_by_torch: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    not_offered: Mapping[str, Mapping[str, str]] = _NONE
+    rewritten: Mapping[str, str] = _NONE
+    rewritten_by_torch: Mapping[str, Mapping[str, str]] = _NONE
+
+    def __hash__(self) -> int:  # mappings have none
+        return hash(self.executorch)
 
     def __str__(self) -> str:
         return f"executorch {self.executorch} with torch {' or '.join(self.torch)}"

@@ -3,7 +3,13 @@
 import pytest
 
 from pipeline.features.unknown_toolchain import toolchain_check, used_names
-from pipeline.store.releases import RELEASES, installed_release
+from pipeline.store.releases import (
+    RELEASES,
+    describe_unknown,
+    installed_release,
+    installed_versions,
+)
+from pipeline.store.toolchain import CORE
 from tests.support.bench import bench_of
 
 LINE = "untested toolchain: torch 2.14.1; "
@@ -13,7 +19,8 @@ REFUSED = '`unknown_toolchain = "allow"` in [tool.pte-pipeline], or PTE_PIPELINE
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     versions = {"torch": "2.14.1", "executorch": "1.4.1", "torchao": "0.18.0"}
-    monkeypatch.setattr(toolchain_check, "installed_versions", lambda: versions)
+    problem = describe_unknown(versions)
+    monkeypatch.setattr(toolchain_check, "describe_installed", lambda _: problem)
     monkeypatch.delenv("CI", raising=False)
     return bench_of("archives", tmp_path)
 
@@ -73,6 +80,10 @@ def test_names_that_are_not_in_the_installed_executorch():
         "executorch.exir.schema.Sensor",
         "executorch.nowhere",
     }
+
+
+def test_every_key_has_the_versions_that_decide():
+    assert installed_versions().keys() <= {*CORE}
 
 
 def test_the_installed_executorch_has_what_the_core_uses():
