@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -51,9 +50,6 @@ _NATIVE = (
     ".hpp",
 )
 _UNREAD = (*_NATIVE, ".md", ".pxd", ".pyi", ".pyx", ".rst", ".typed")
-# Bytecode, and tests that nothing imports, a tenth of all files. ExecuTorch's tests count: some of
-# its backends, and users' exporters, import them.
-_UNREAD_FOLDERS = r"(.+/)?__pycache__/|(numpy|sympy)/(.+/)?tests(/|$)|torch/test(/|$)"
 # [name, path of the folder or file that is imported by it, whether it is where RECORD lists it].
 _Place = list[Any]
 
@@ -254,12 +250,10 @@ def _look(info: Path, names: Sequence[str], listed: Mapping[str, _Listed]) -> Re
     missing = {name for name in listed if name.split("/")[0] in installed}
     for top, start, is_own in places:
         for path, is_file in _walk(start):
-            name = top + path[len(start) :].replace(os.sep, "/")
-            if re.match(_UNREAD_FOLDERS, name):
-                continue
             files.append(path.removeprefix(f"{info.parent}/"))
             if not is_file:
                 continue
+            name = top + path[len(start) :].replace(os.sep, "/")
             entry = listed.get(name) if is_own else None
             if entry is not None:
                 missing.discard(name)
@@ -307,7 +301,7 @@ def _walk(top: str) -> Iterator[tuple[str, bool]]:
 
 
 def _counts(path: str) -> bool:
-    return not (path.endswith(_UNREAD) or re.match(_UNREAD_FOLDERS, path))
+    return not path.endswith(_UNREAD) and "__pycache__/" not in path
 
 
 def _is_vouched(path: str, listed: _Listed) -> bool:

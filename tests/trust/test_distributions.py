@@ -110,22 +110,6 @@ def test_what_python_caches_and_headers_do_not_count(site):
     assert identity() == "1.0"
 
 
-def test_tests_count_only_where_something_may_import_them(site, monkeypatch):
-    monkeypatch.delitem(sys.modules, "sympy", raising=False)
-    code = dict.fromkeys(("sympy/__init__.py", "sympy/core/add.py", "sympy/core/tests/a.py"), b"")
-    install(site, "sympy", code)
-    settle()
-    assert identity("sympy") == "1.0"
-    for name in ("a", "more"):
-        (site / f"sympy/core/tests/{name}.py").write_bytes(b"x")
-    assert identity("sympy") == "1.0"
-    (site / "sympy/core/add.py").write_bytes(b"x")
-    assert identity("sympy") != "1.0"
-    (site / "acme/tests").mkdir()
-    (site / "acme/tests/a.py").write_bytes(b"x")
-    assert identity() != "1.0"
-
-
 def test_a_copied_environment_is_what_it_was(site, tmp_path, monkeypatch):
     """For example a container image, where no timestamps can be relied on."""
     for path in sorted(site.rglob("*")):
