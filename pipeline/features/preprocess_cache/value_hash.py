@@ -20,6 +20,7 @@ from torch.export import graph_signature
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
+from pipeline.compile.inspect.storages import storage_bytes
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 
@@ -211,8 +212,8 @@ class ValueHasher:
         self.form(tensor)
         storage = tensor.untyped_storage()
         if storage._cdata not in self.contents:
-            flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-            self.contents[storage._cdata] = digest.hash_bytes(memoryview(flat.numpy()))
+            content = storage_bytes(tensor).data
+            self.contents[storage._cdata] = digest.hash_bytes(content)
         self.field("content", self.contents[storage._cdata])
 
 

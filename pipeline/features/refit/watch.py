@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -157,8 +158,7 @@ class Watch:
         """Add a step for a tensor that no constant went into; return None if it is too long."""
         if not self.is_accounted(tensor) and not self._is_new_number(tensor):
             self.note_gap(f"a tensor of unknown origin in {name_place()}")
-        with no_dispatch():
-            data = storage_bytes(tensor).tobytes()
+        data = storage_bytes(tensor).tobytes()
         item = tensor.element_size()
         unit = data
         count = 1
@@ -254,7 +254,7 @@ class Watch:
 
     def note_readings(self, func: Any, tensors: Iterable[torch.Tensor]) -> None:
         """Record the arguments of an operator that passes values to Python as read."""
-        if READING.intersection(func.tags):
+        if _passes_values(func):
             for tensor in tensors:
                 self.note_read(tensor)
 
@@ -271,6 +271,12 @@ class Watch:
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
             view = view_of(read if is_tensor else whole, step)
             self.guard(view, whole.numpy())
+
+
+@cache
+def _passes_values(func: Any) -> bool:
+    """Return whether an operator passes values of its arguments to Python."""
+    return bool(READING.intersection(func.tags))
 
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:
