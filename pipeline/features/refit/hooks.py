@@ -260,7 +260,10 @@ class _Mode(TorchDispatchMode):
         name = str(func)
         if name == COPY and type(args[0]) in PLAIN and fills_storage(args[0]):
             watch.note_free(args[0])  # whatever it held before
-        described = watch.describe_arguments(args, keywords)
+        describe: Callable[[], Any] = partial(watch.describe_arguments, args, keywords)
+        if func._schema.is_mutable:  # the call changes its arguments
+            described = describe()
+            describe = lambda: described  # noqa: E731
         out = func(*args, **keywords)
         if any(
             getattr(made, "constant", None) is not None for made in find_tensors(out)
@@ -271,9 +274,9 @@ class _Mode(TorchDispatchMode):
         operator = func._schema.name.partition("::")[2]
         if func._schema.is_mutable and operator not in _MOVING:
             for changed in _changed(func, args, keywords):
-                watch.note_change(name, changed, described)
+                watch.note_change(name, changed, describe())
         else:
-            watch.note_result(name, described, out)
+            watch.note_result(name, describe, out)
         return out
 
     def _free(self, out: Any) -> Any:
