@@ -730,17 +730,6 @@ def within_all(moment: str, *arguments: object) -> Iterator[None]:
         yield
 
 
-def find_sections(moment: str = "sections") -> list[tuple[int, str]]:
-    """Return the rank and the function of each section that features add to a package's report.
-
-    With `overview_sections`, these are the sections of the page over all packages.
-    """
-    sections: list[tuple[int, str]] = []
-    for feature in find_features():
-        sections += getattr(feature, moment).items()
-    return sections
-
-
 def find_functions(moment: str) -> dict[str, str]:
     """Return the functions of a moment such as `executors`, by their names in the features."""
     references: dict[str, str] = {}

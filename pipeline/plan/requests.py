@@ -20,7 +20,6 @@ from pipeline.plan.kinds.config_data import (
     write_config,
     write_sources,
 )
-from pipeline.plan.kinds.parts import Key
 from pipeline.plan.kinds.table import KINDS
 from pipeline.store.workspace import Workspace
 
@@ -72,11 +71,3 @@ def read_request(text: str, workspace: Workspace) -> Action[Any]:
         from_json(request["key"]),
         KINDS[request["kind"]].read(fields),
     )
-
-
-def count_key(action: Action[Any], workspace: Workspace) -> Key:
-    """Return the key of an action as this process computes it, from the files in a workspace.
-
-    Raises SourceError.
-    """
-    return KINDS[action.kind].key(action.inputs.renewed(workspace))

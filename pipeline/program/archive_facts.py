@@ -118,14 +118,20 @@ def _identify(
             name: {**record, "path_name": record["path_name"][0]}
             for name, record in records.items()
         }
-    program: dict[str, Any] = {"program": canonical.program}
+    program = {"program": digest.canonical_json(canonical.program)}
     if replaced_sizes:
-        program["replaced_sizes"] = replaced_sizes
+        program["replaced_sizes"] = digest.canonical_json(replaced_sizes)
     return (
-        digest.hash_json({**program, **tensors}),
+        _hash_with(program, tensors),
         digest.hash_json(canonical.names),
-        digest.hash_json({**program, **places}),
+        _hash_with(program, places),
     )
+
+
+def _hash_with(texts: Mapping[str, bytes], tensors: Mapping[str, Any]) -> Digest:
+    """Return the digest of a record of encoded fields and of the records of tensors."""
+    encoded = {kind: digest.canonical_json(tensors[kind]) for kind in tensors}
+    return digest.hash_bytes(digest.join_fields({**texts, **encoded}))
 
 
 def _tensor_digests(

@@ -78,9 +78,9 @@ def enclosing_modules(node: Node) -> list[str]:
 
 def innermost_module(node: Node) -> str:
     """Return the qualified name of the module that a node comes from; "" for the root module."""
-    modules = enclosing_modules(node)
-    if modules:
-        return modules[-1]
+    frames = module_frames(node)
+    if frames:
+        return frames[-1].name
     return ""
 
 

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -121,3 +121,9 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fal
 def canonical_json(value: Any) -> bytes:
     """Encode a JSON value in its canonical form: sorted keys, no spaces, ASCII, no NaN."""
     return _ENCODER.encode(value).encode("ascii")
+
+
+def join_fields(fields: Mapping[str, bytes]) -> bytes:
+    """Return the canonical form of a record from those of its fields."""
+    texts = (b'"%b":%b' % (name.encode(), fields[name]) for name in sorted(fields))
+    return b"{%b}" % b",".join(texts)

@@ -7,6 +7,7 @@ other as damaged.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -23,6 +24,7 @@ ANYONE = "anyone"
 Json = Mapping[str, Any]
 _STAGE = re.compile(r"[\w.+:() -]{1,200}")  # a name that can be shown
 _REFERENCE = rb'"([0-9a-f]{64})"'
+_REQUIRED = ("key", "result", "seconds")  # fields of an entry
 
 
 class ActionEntry(NamedTuple):
@@ -41,18 +43,29 @@ class ActionEntry(NamedTuple):
     stages: Mapping[str, float] = MappingProxyType({})
     peak: int = 0
 
-    @property
-    def checksum(self) -> Digest:
-        peak = [self.peak] if self.peak else []
-        return digest.hash_json(
-            [self.key, self.result, self.seconds, self.stages or {}, *peak]
+    def encode(self) -> dict[str, bytes]:
+        """Return the canonical forms of the fields, and of a digest of them as `check`.
+
+        Empty fields are left out. `digest.join_fields` makes the record of these.
+        """
+        fields = {**self._asdict(), "stages": self.stages or {}}
+        texts = {
+            name: digest.canonical_json(value)
+            for name, value in fields.items()
+            if value or name in _REQUIRED
+        }
+        checked = (
+            *map(texts.get, _REQUIRED),
+            texts.get("stages", b"{}"),
+            texts.get("peak"),
         )
+        content = b",".join(filter(None, checked))
+        texts["check"] = digest.canonical_json(digest.hash_bytes(b"[%b]" % content))
+        return texts
 
     def to_json(self) -> dict[str, Any]:
-        fields = {"key": self.key, "result": self.result, "seconds": self.seconds}
-        optional = ("vouchers", "stages", "peak")
-        more = {name: value for name in optional if (value := getattr(self, name))}
-        return {**fields, "check": self.checksum, **more}
+        record: dict[str, Any] = json.loads(digest.join_fields(self.encode()))
+        return record
 
     @classmethod
     def from_json(cls, record: Any, action: Digest) -> ActionEntry | None:
@@ -73,9 +86,10 @@ class ActionEntry(NamedTuple):
                 stages,
                 peak,
             )
+            texts = entry.encode()
             whole = (
-                record["check"] == entry.checksum
-                and digest.hash_json(entry.key) == action
+                digest.canonical_json(record["check"]) == texts["check"]
+                and digest.hash_bytes(texts["key"]) == action
             )
         except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
             return None
@@ -113,11 +127,6 @@ def find_references(content: bytes) -> list[Digest]:
     return [
         Digest(name.decode()) for name in dict.fromkeys(re.findall(_REFERENCE, content))
     ]
-
-
-def find_blobs_of(entry: ActionEntry) -> list[Digest]:
-    """Find the possible blobs in the result of an entry; those in its key are not needed."""
-    return find_references(digest.canonical_json(entry.result))
 
 
 def fits_action(key: Json, result: Any) -> bool:

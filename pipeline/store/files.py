@@ -152,7 +152,7 @@ def make_folder(folder: Path, root: Path) -> None:
     if not os.path.isdir(root):
         root.mkdir(parents=True, exist_ok=True)
     path = str(root)
-    for name in folder.relative_to(root).parts:
+    for name in folder.parts[len(root.parts) :]:
         path = f"{path}{os.sep}{name}"
         if not _is_own_folder(path):
             try:

@@ -219,10 +219,10 @@ def _is_shallow(value: Any) -> bool:
             elif isinstance(each, list):
                 inner += each
             elif not (
-                each is None
+                _is_text(each)
+                or each is None
                 or isinstance(each, bool)
                 or _is_float(each)
-                or _is_text(each)
             ):
                 return False
         level = inner

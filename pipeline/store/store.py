@@ -111,7 +111,7 @@ class Store(BlobStore):
                 except OSError:
                     return None  # results derived from it would look like our own
                 with suppress(OSError):
-                    self._write_entry(action, entry)
+                    self._write_entry(action, entry.encode())
         return entry
 
     def trusts(self, vouchers: Iterable[str]) -> bool:
@@ -206,21 +206,20 @@ class Store(BlobStore):
             stages: the seconds of its stages, by name.
             peak: the most memory that the action's process held, in bytes.
         """
-        action = digest.hash_json(key)
         timed = {name: round(duration, 3) for name, duration in (stages or {}).items()}
         entry = ActionEntry(
             key, result, round(seconds, 3), self.find_vouchers(), timed, peak
         )
-        if not fits_action(key, json.loads(digest.canonical_json(result))):
+        texts = entry.encode()
+        action = digest.hash_bytes(texts["key"])
+        if not fits_action(key, json.loads(texts["result"])):
             kind = key.get("kind")
             raise PipelineError(
                 f"a result of kind {kind} has a form that store/results.py does not describe"
             )
-        self._write_entry(action, entry)
+        self._write_entry(action, texts)
         if pushes and self.remote is not None and self.remote.settings.pushes:
-            self.each_at_once(
-                self.push, list(find_references(digest.canonical_json(result)))
-            )
+            self.each_at_once(self.push, find_references(texts["result"]))
             self.remote.push_result(action, entry._replace(vouchers=()).to_json())
         return action
 
@@ -241,9 +240,9 @@ class Store(BlobStore):
         ):
             self.remote.push_result(action, entry._replace(vouchers=()).to_json())
 
-    def _write_entry(self, action: Digest, entry: ActionEntry) -> None:
+    def _write_entry(self, action: Digest, texts: Mapping[str, bytes]) -> None:
         with self.writing(action_name(action)) as file:
-            file.write(digest.canonical_json(entry.to_json()))
+            file.write(digest.join_fields(texts))
 
     # Between processes
 

@@ -19,7 +19,6 @@ from pipeline.store.digest import hash_bytes
 from pipeline.store.distributions import (
     CHANGED,
     find_folders,
-    forget_identities,
     identity,
 )
 from pipeline.store.own_code import hash_own_files
@@ -192,12 +191,6 @@ def unchanged_folders() -> list[str]:
         if CHANGED not in identity(name):
             folders += find_folders(name)
     return folders
-
-
-def forget_toolchain() -> None:
-    """Forget what is installed and what runs at Python's start, in case another task changed it."""
-    forget_identities()
-    startup_code.cache_clear()
 
 
 def hash_seed() -> str:

@@ -100,7 +100,7 @@ def _add(tensors: dict[Digest, dict[str, Any]], tensor: torch.Tensor) -> Digest 
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         return None
     # A pending conjugation or negation is a flag of the tensor and not in its bytes.
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
     view = view_of(tensor)
     values = look(storage_bytes(tensor), view)
     digest = hash_bytes(logical_bytes(values))

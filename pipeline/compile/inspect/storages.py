@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from pipeline.compile.inspect.arrays import Array, View
 from pipeline.store.digest import Digest
@@ -22,10 +23,10 @@ _listener: ContextVar[Listener | None] = ContextVar(
 def storage_bytes(tensor: torch.Tensor) -> Array:
     """Return the bytes of a tensor's whole storage, without a copy."""
     # Not `tensor.numpy()`, which gives only the view and refuses dtypes that numpy lacks.
-    flat: Array = (
-        torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
-    )
-    return flat
+    with no_dispatch():  # no mode needs to see this
+        flat = torch.empty(0, dtype=torch.uint8)
+        array: Array = flat.set_(tensor.untyped_storage()).numpy()
+    return array
 
 
 def view_of(tensor: torch.Tensor, step: int = 0) -> View:

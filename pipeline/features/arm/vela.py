@@ -10,11 +10,12 @@ import csv
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pipeline.backends.estimate import Estimate, add_estimate
+from pipeline.backends.estimate import Estimate
 from pipeline.program.patching import wrapped
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def kept_estimates() -> Iterator[None]:
         estimates.clear()
         result = original(*args)
         estimate = estimates[-1] if estimates else None
-        return result if estimate is None else add_estimate(result, estimate)
+        return replace(result, _delegate_info_meta=estimate) if estimate else result
 
     with (
         wrapped(backend, "vela_compile", compile_in_folder),

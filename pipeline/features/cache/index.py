@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.store.digest import Digest, hash_json
-from pipeline.store.entries import find_blobs_of
+from pipeline.store.digest import Digest, canonical_json, hash_json
+from pipeline.store.entries import find_references
 from pipeline.store.file_digests import RACY_NS
 from pipeline.store.store import Store
 
@@ -138,7 +138,9 @@ class Index:
         marks = ", ".join("?" * (len(row) + len(facts)))
         query = f"insert into results ({columns}) values ({marks})"
         number = self._sql.execute(query, (*row, *facts)).lastrowid
-        blobs = [bytes.fromhex(blob) for blob in find_blobs_of(entry)] if entry else []
+        # Blobs in the key are not needed.
+        names = find_references(canonical_json(entry.result)) if entry else []
+        blobs = list(map(bytes.fromhex, names))
         self._sql.executemany(
             "insert into names values (?, ?)", ((b, number) for b in blobs)
         )

@@ -15,7 +15,8 @@ from typing import Any
 from pipeline.features.cluster.forms import Json, is_parcel
 from pipeline.plan.actions import Action
 from pipeline.plan.key_diff import describe_differences
-from pipeline.plan.requests import count_key, read_names, read_request
+from pipeline.plan.kinds.table import KINDS
+from pipeline.plan.requests import read_names, read_request
 from pipeline.run.performed import Report
 from pipeline.run.worker import run
 from pipeline.store.digest import hash_json
@@ -110,6 +111,14 @@ def _find_inside(root: Path, name: str) -> Path:
     return path
 
 
+def compute_key(action: Action[Any], workspace: Workspace) -> Json:
+    """Return the key of an action as this process computes it, from the files in a workspace.
+
+    Raises SourceError.
+    """
+    return KINDS[action.kind].key(action.inputs.renewed(workspace))
+
+
 def find_differences(request: str, workspace: Workspace) -> Json | None:
     """Return how the key of a requested action would differ here, or None if it would not.
 
@@ -120,7 +129,7 @@ def find_differences(request: str, workspace: Workspace) -> Json | None:
         requested.kind
     ):  # the inputs may have another form, too
         return {"differences": ["pte-pipeline's own code changed"], "here": False}
-    key = count_key(read_request(request, workspace), workspace)
+    key = compute_key(read_request(request, workspace), workspace)
     if hash_json(key) == requested.digest:
         return None
     return _describe(requested, key)

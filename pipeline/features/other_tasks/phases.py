@@ -22,7 +22,9 @@ from pipeline.features.other_tasks.producers import Producers
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.store.digest import hash_json
-from pipeline.store.toolchain import forget_toolchain, toolchain
+from pipeline.store.distributions import forget_identities
+from pipeline.store.startup import startup_code
+from pipeline.store.toolchain import toolchain
 
 _NOT_ENDED = (None, "run")
 
@@ -55,7 +57,9 @@ class OtherTasks:
         if self._plan_is_old:
             self._plan_is_old = False
             self._renewed.clear()
-            forget_toolchain()
+            # In case another task changed what is installed, or runs at Python's start.
+            forget_identities()
+            startup_code.cache_clear()
             self._workers_are_old |= _has_other_toolchain(self._plan)
             self._plan.look_again()
             self._workers_are_old |= has_code_for_workers(self._plan)

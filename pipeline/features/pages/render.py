@@ -22,8 +22,8 @@ from pipeline.features.pages.excerpts import excerpts
 from pipeline.features.pages.markdown import markdown, markdown_summary
 from pipeline.features.pages.method_list import filter_words, list_methods
 from pipeline.features.pages.scores import list_answers, list_scores
-from pipeline.features.pages.sections import caches, report_sections, run
-from pipeline.moments import find_functions, find_sections, load
+from pipeline.features.pages.sections import caches, find_sections, report_sections, run
+from pipeline.moments import find_functions, load
 from pipeline.report.elements import (
     MOST_ROWS,
     DataTable,

@@ -68,7 +68,7 @@ def describe(
     hasher.value([signature.input_specs, signature.output_specs])
     hasher.ranges(program)
     hasher.forms(program)
-    structure = Digest(hasher.hasher.hexdigest())
+    structure = hasher.digest()
     hasher.constants(program)
     operators: Counter[str] = Counter()
     for node in program.graph.nodes:
@@ -85,7 +85,7 @@ def describe(
         "compile_specs": specs,
     }
     return Partition(
-        Digest(hasher.hasher.hexdigest()),
+        hasher.digest(),
         structure,
         tuple(hasher.handles),
         facts,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -20,12 +21,13 @@ from torch.export import graph_signature
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
+from pipeline.compile.inspect.storages import storage_bytes
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _SIGNATURE = graph_signature.__name__
-_PLAIN = {kind: kind.__name__ for kind in (bool, int, str, type(None))}
+_PLAIN = frozenset({bool, int, str, type(None)})
 
 
 class UndescribableError(Exception):
@@ -47,7 +49,6 @@ class ValueHasher:
     """
 
     def __init__(self, keep_names: bool) -> None:
-        self.hasher = blake3()
         self.keep_names = keep_names
         self.storages: dict[int, int] = {}
         self.contents: dict[int, Digest] = {}
@@ -56,10 +57,18 @@ class ValueHasher:
         self._names: dict[str, int] = {}
         self._known: set[sympy.Symbol] = set()
         self._modes: dict[Any, int] = {}
+        self._hasher = blake3()
+        self._fields: list[bytes] = []  # not hashed yet; joined, since they are many
 
     def field(self, kind: str, data: bytes | str | int = b"") -> None:
         payload = data if isinstance(data, bytes) else str(data).encode()
-        self.hasher.update(b"%b:%d:%b" % (kind.encode(), len(payload), payload))
+        self._fields.append(b"%b:%d:%b" % (kind.encode(), len(payload), payload))
+
+    def digest(self) -> Digest:
+        """Return the digest of everything so far."""
+        self._hasher.update(b"".join(self._fields))
+        self._fields.clear()
+        return Digest(self._hasher.hexdigest())
 
     def name(self, name: str) -> None:
         if self.keep_names:
@@ -68,8 +77,13 @@ class ValueHasher:
             self.field("name", number_of(self._names, name))
 
     def value(self, value: Any) -> None:
-        if (plain := _PLAIN.get(type(value))) is not None:  # most values
-            self.field(plain, str(value))
+        kind: Any = type(value)
+        if kind in _PLAIN:  # most values
+            self._fields.append(_plain_field(kind, value))
+        elif kind is list or kind is tuple:
+            self._fields.append(_plain_field(kind, len(value)))
+            for element in value:
+                self.value(element)
         elif isinstance(value, Node):
             self.field("node", self.nodes[value])
         elif isinstance(value, dict | Mapping):
@@ -79,10 +93,7 @@ class ValueHasher:
                 self.value(key)
                 self.value(value[key])
         elif isinstance(value, list | tuple):
-            kind = "list"
-            if isinstance(value, tuple):
-                kind = "tuple"
-            self.field(kind, len(value))
+            self.field("tuple" if isinstance(value, tuple) else "list", len(value))
             for element in value:
                 self.value(element)
         elif isinstance(value, FakeTensor):
@@ -97,7 +108,7 @@ class ValueHasher:
             self.leaf(value)
 
     def leaf(self, value: Any) -> None:
-        kind = type(value)
+        kind: Any = type(value)
         if isinstance(value, bytes):
             self.field(kind.__name__, value)
         elif isinstance(value, bool | int | str | None):
@@ -129,7 +140,7 @@ class ValueHasher:
 
     def record(self, value: Any) -> None:
         """Hash a dataclass field by field; some fields of a signature name nodes and tensors."""
-        kind = type(value)
+        kind: Any = type(value)
         self.field("record", kind.__qualname__)
         naming: tuple[str, ...] = ()
         if kind.__module__ == _SIGNATURE:
@@ -183,7 +194,9 @@ class ValueHasher:
         self.field("tensor", str(tensor.dtype))
         # The order of dimensions follows from sizes and strides.
         self.value([*tensor.shape, "stride", *tensor.stride()])
-        self.value([tensor.storage_offset(), str(tensor.device), tensor.requires_grad])
+        # Faster than `device` of a fake tensor, which is the result of an operator.
+        device = getattr(tensor, "fake_device", None) or tensor.device
+        self.value([tensor.storage_offset(), str(device), tensor.requires_grad])
 
     def constant(self, tensor: Any) -> None:
         self.content(tensor)
@@ -211,9 +224,16 @@ class ValueHasher:
         self.form(tensor)
         storage = tensor.untyped_storage()
         if storage._cdata not in self.contents:
-            flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-            self.contents[storage._cdata] = digest.hash_bytes(memoryview(flat.numpy()))
+            content = storage_bytes(tensor).data
+            self.contents[storage._cdata] = digest.hash_bytes(content)
         self.field("content", self.contents[storage._cdata])
+
+
+@lru_cache(maxsize=1 << 14)
+def _plain_field(kind: Any, value: Any) -> bytes:
+    """Return the field of a plain value, or of a list or tuple of `value` elements."""
+    text = str(value).encode()
+    return b"%b:%d:%b" % (kind.__name__.encode(), len(text), text)
 
 
 def _symbol_facts(symbol: sympy.Symbol, environment: ShapeEnv) -> list[Any]:

@@ -20,7 +20,6 @@ OBSERVERS = (
     "pipeline.features.refit.watch",
     "pipeline.features.refit.hooks",
     storages.__name__,
-    "pipeline.features.preprocess_cache.value_hash",
 )
 # Functions that take the bytes of storages and base no decision on them, and the digests of their
 # texts in the first release of `store.releases`, which has the digests for other releases.

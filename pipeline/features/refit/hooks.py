@@ -81,10 +81,12 @@ _HARMLESS = frozenset({
     ("torch._higher_order_ops.utils", "_materialize_as_graph_inner"),
 })  # fmt: skip
 # The types of most arguments of operators. They hold no values of tensors.
-_WITHOUT_VALUES = frozenset(
-    {*FAKES, int, float, bool, str, type(None), torch.SymInt, torch.dtype, torch.device}
-)
+_WITHOUT_VALUES = frozenset({
+    *(*FAKES, int, float, bool, str, type(None)),
+    *(torch.SymInt, torch.dtype, torch.device, torch.layout, torch.memory_format),
+})  # fmt: skip
 _DEVICE = torch.ops.prim.device.default
+_FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
 
 # The digests of the keys of results that this process made while it watched.
 _made_here: set[Digest] = set()
@@ -191,7 +193,7 @@ def _blind(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
 
     harmless: dict[int, CodeType] = {}  # by id, since code is hashed by its content
 
-    def turn_off(*args: Any, **kwargs: Any) -> Any:
+    def turn_off() -> Any:
         caller = sys._getframe(1)
         if id(caller.f_code) not in harmless:
             place = str(caller.f_globals.get("__name__")), caller.f_code.co_name
@@ -199,7 +201,7 @@ def _blind(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
                 harmless[id(caller.f_code)] = caller.f_code
             else:
                 watch.note_gap(f"{'.'.join(place)} computes unseen")
-        return original(*args, **kwargs)
+        return original()
 
     return turn_off
 
@@ -232,11 +234,13 @@ class _Mode(TorchDispatchMode):
             # A third of all calls; torch's dispatcher comes to the same function, but later.
             return FakeTensor.__torch_dispatch__(func, types, args)
         keywords = kwargs or {}
+        if _are_fake(args) and _are_fake(keywords.values()):
+            return self._free(_call_next(func, types, args, keywords))
         watch = self._watch
         plain_tensors: list[torch.Tensor] = []
         if _gather(args, plain_tensors) or _gather(keywords.values(), plain_tensors):
             watch.note_gap(f"{func} takes a tensor of a custom class")
-        if not plain_tensors:  # most operators are called on fake tensors
+        if not plain_tensors:
             return self._free(func(*args, **keywords))
         if any(t.is_neg() or t.is_conj() for t in plain_tensors):
             watch.note_gap(
@@ -256,7 +260,10 @@ class _Mode(TorchDispatchMode):
         name = str(func)
         if name == COPY and type(args[0]) in PLAIN and fills_storage(args[0]):
             watch.note_free(args[0])  # whatever it held before
-        described = watch.describe_arguments(args, keywords)
+        describe: Callable[[], Any] = partial(watch.describe_arguments, args, keywords)
+        if func._schema.is_mutable:  # the call changes its arguments
+            described = describe()
+            describe = lambda: described  # noqa: E731
         out = func(*args, **keywords)
         if any(
             getattr(made, "constant", None) is not None for made in find_tensors(out)
@@ -267,9 +274,9 @@ class _Mode(TorchDispatchMode):
         operator = func._schema.name.partition("::")[2]
         if func._schema.is_mutable and operator not in _MOVING:
             for changed in _changed(func, args, keywords):
-                watch.note_change(name, changed, described)
+                watch.note_change(name, changed, describe())
         else:
-            watch.note_result(name, described, out)
+            watch.note_result(name, describe, out)
         return out
 
     def _free(self, out: Any) -> Any:
@@ -317,6 +324,39 @@ def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[N
         yield
     finally:
         delattr(owner, name)
+
+
+def _are_fake(values: Iterable[Any]) -> bool:
+    """Return whether arguments hold no values of tensors, as those of most operators."""
+    if _WITHOUT_VALUES.issuperset(map(type, values)):
+        return True
+    for value in values:
+        kind = type(value)
+        if kind is list or kind is tuple:
+            if not _WITHOUT_VALUES.issuperset(map(type, value)):
+                return False
+        elif kind not in _WITHOUT_VALUES:
+            return False
+    return True
+
+
+def _call_next(func: Any, types: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Call an operator on fake tensors in the next mode.
+
+    If that is the mode of fake tensors, it is called as torch's dispatcher would call it, which
+    saves a second trip through the dispatcher.
+    """
+    is_operator = isinstance(func, torch._ops.OpOverload)
+    if is_operator and torch._C._len_torch_dispatch_stack() == 1:
+        mode = torch._C._unset_dispatch_mode(_FAKE_KEY)
+        if mode is not None:
+            try:
+                out = mode.__torch_dispatch__(func, types, args, kwargs)
+            finally:
+                torch._C._set_dispatch_mode(mode)
+            if out is not NotImplemented:
+                return out
+    return func(*args, **kwargs)
 
 
 def _gather(values: Iterable[Any], plain_tensors: list[torch.Tensor]) -> bool:

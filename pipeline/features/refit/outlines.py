@@ -7,11 +7,12 @@ from typing import Any
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, Piece
 
+# Steps and views are checked when they are used (`recipes.Evaluation`, `View.from_json`).
 _RECIPE = {
-    "steps": list[dict[str, Any]],
-    "guards": [{"view": dict[str, Any], "digest": Digest, "where": str}],
+    "steps": Any,
+    "guards": [{"view": Any, "digest": Digest, "where": str}],
     "blobs": {Digest: [(Count, None)]},
-    "described": {Digest: [(dict[str, Any], None)]},
+    "described": {Digest: Any},
 }
 REFIT = {
     "base": Digest,

@@ -21,6 +21,8 @@ from pipeline.features.refit.values import can_cast, cast, lay_out
 
 Json = Mapping[str, Any]
 SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"
+# Bytes: the largest result that is kept for the steps that use it, and the room for all of these.
+_SMALL, _ROOM = 1 << 18, 1 << 26
 
 
 def _sqrt(values: Array) -> Array:
@@ -121,9 +123,7 @@ def _is_compared(dtype: str, args: Sequence[Any]) -> bool:
 
 def views_of(step: Json) -> list[Any]:
     """Return the views that a step takes."""
-    return [
-        argument for argument in step.get("args", ()) if isinstance(argument, Mapping)
-    ]
+    return [argument for argument in step.get("args", ()) if isinstance(argument, dict)]
 
 
 def taken_steps(step: Json) -> list[int]:
@@ -145,17 +145,19 @@ def find_sources(steps: Sequence[Json], number: int) -> list[int]:
 
 
 def rests_on_unknown(steps: Sequence[Json]) -> list[bool]:
-    """Return, for each step, whether it or a step that it depends on can't be repeated."""
+    """Return, for each step, whether it or a step that it depends on can't be repeated.
+
+    A watch has checked the steps: it calls those that can't be repeated unknown.
+    """
     unknown: list[bool] = []
     for step in steps:
-        unknown.append(
-            not is_repeatable(step) or any(unknown[n] for n in taken_steps(step))
-        )
+        is_unknown = step["op"] == UNKNOWN
+        unknown.append(is_unknown or any(unknown[n] for n in taken_steps(step)))
     return unknown
 
 
 class Evaluation:
-    """Repeats steps with the storages of other weights, and keeps no results.
+    """Repeats steps with the storages of other weights, and keeps only small results.
 
     Args:
         sources: returns a source step's storage.
@@ -169,7 +171,11 @@ class Evaluation:
     ) -> None:
         self._steps = steps
         self._sources = sources
+        self._kept: dict[int, Storage] = {}
+        self._room = _ROOM
         for number, step in enumerate(steps):
+            if not isinstance(step, dict):
+                raise UnknownValueError("a step that is not a record")
             if any(not 0 <= taken < number for taken in taken_steps(step)):
                 raise UnknownValueError("a step that uses a later one")
 
@@ -179,15 +185,22 @@ class Evaluation:
 
     def storage(self, number: int) -> Storage:
         """Return the storage that a step makes."""
+        if number in self._kept:
+            return self._kept[number]
         step = self._steps[number]
         if step["op"] == SOURCE:
-            return self._sources(step)
+            self._kept[number] = self._sources(step)
+            return self._kept[number]
         if step["op"] == LITERAL:
             count = step["count"]
             return np.frombuffer(bytes.fromhex(step["bytes"]) * count, np.uint8)
         if not is_repeatable(step):
             raise UnknownValueError(str(step.get("what", step["op"])))
-        return lay_out(self._compute(step), step["sizes"], step["strides"])
+        made = lay_out(self._compute(step), step["sizes"], step["strides"])
+        if made.nbytes <= min(_SMALL, self._room):
+            self._room -= made.nbytes
+            self._kept[number] = made
+        return made
 
     def _compute(self, step: Json) -> Array:
         """Return the values of a step, in torch's order of indices."""
@@ -220,7 +233,7 @@ class Evaluation:
         """
         kind = np.dtype(dtype)
         for argument in step["args"]:
-            if isinstance(argument, Mapping):
+            if isinstance(argument, dict):
                 yield self.values(View.from_json(argument)).astype(kind, copy=False)
             else:
                 yield argument if isinstance(argument, list) else kind.type(argument)

@@ -10,8 +10,10 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from pipeline.compile.inspect.arrays import (
     Array,
@@ -257,15 +259,16 @@ def _describe_tensors(
                     0,
                     storage.nbytes,
                 )
-                values = cache(partial(_look, storage, view))
+                read = partial(_look, storage, view)
                 new = changes.storages.get(view.step) if whole else None
-                new = new or hash_bytes(logical_bytes(values()))
+                if new is None:
+                    values = read()
+                    new = hash_bytes(logical_bytes(values))
+                    read = partial(np.asarray, values)
                 if new == old:  # in the form of the first view, as in the base
                     news.setdefault(new, tensor["forms"])
                 if new not in news:
-                    news[new] = dict.fromkeys(
-                        sorted(find_forms(view, values) - {new}), 1
-                    )
+                    news[new] = dict.fromkeys(sorted(find_forms(view, read) - {new}), 1)
             if len(news) > 1:
                 names = ", ".join(tensor["names"])
                 raise CannotRefitError(

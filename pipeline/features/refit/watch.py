@@ -11,7 +11,8 @@ the record.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -143,7 +144,10 @@ class Watch:
 
     def _describe(self, value: Any) -> Any:
         if type(value) in PLAIN:
-            view = self.find(value) or self._add_literal(value)
+            step = self._find_step_of(value)
+            if step is not None:
+                return _describe_view(value, step)
+            view = self._add_literal(value)
             return view.to_json() if view else "a tensor"
         if type(value) in (bool, int, float):
             return value
@@ -157,8 +161,7 @@ class Watch:
         """Add a step for a tensor that no constant went into; return None if it is too long."""
         if not self.is_accounted(tensor) and not self._is_new_number(tensor):
             self.note_gap(f"a tensor of unknown origin in {name_place()}")
-        with no_dispatch():
-            data = storage_bytes(tensor).tobytes()
+        data = storage_bytes(tensor).tobytes()
         item = tensor.element_size()
         unit = data
         count = 1
@@ -177,8 +180,15 @@ class Watch:
     def _is_new_number(self, tensor: torch.Tensor) -> bool:
         return tensor.numel() == 1 and is_number_maker()
 
-    def note_result(self, name: str, args: list[Any], out: Any) -> None:
-        """Record the results of an operator on known storages, given its step's arguments."""
+    def note_result(
+        self, name: str, describe: Callable[[], list[Any]], out: Any
+    ) -> None:
+        """Record the results of an operator on known storages.
+
+        Args:
+            describe: returns the arguments of the operator's step; most results need none, since
+                they are views.
+        """
         new_tensors = [
             tensor
             for tensor in find_tensors(out)
@@ -192,10 +202,9 @@ class Watch:
                 self.note_free(tensor)
                 continue
             alone = len(new_tensors) == 1
-            self._note(
-                tensor,
-                self._make_step(name, args, tensor, views_of({"args": args}), alone),
-            )
+            described = describe()
+            views = views_of({"args": described})
+            self._note(tensor, self._make_step(name, described, tensor, views, alone))
 
     def note_change(self, name: str, tensor: torch.Tensor, args: list[Any]) -> None:
         """Record that an operator changed the values of a storage."""
@@ -213,7 +222,7 @@ class Watch:
     ) -> dict[str, Any]:
         sizes = list(tensor.shape)
         strides = list(tensor.stride())
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        dtype = _name_dtype(tensor.dtype)
         step = {
             "op": name,
             "args": args,
@@ -254,7 +263,7 @@ class Watch:
 
     def note_readings(self, func: Any, tensors: Iterable[torch.Tensor]) -> None:
         """Record the arguments of an operator that passes values to Python as read."""
-        if READING.intersection(func.tags):
+        if _passes_values(func):
             for tensor in tensors:
                 self.note_read(tensor)
 
@@ -271,6 +280,29 @@ class Watch:
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
             view = view_of(read if is_tensor else whole, step)
             self.guard(view, whole.numpy())
+
+
+def _describe_view(tensor: torch.Tensor, step: int) -> dict[str, Any]:
+    """Return `view_of(tensor, step).to_json()` in less time."""
+    return {
+        "step": step,
+        "dtype": _name_dtype(tensor.dtype),
+        "sizes": list(tensor.shape),
+        "strides": list(tensor.stride()),
+        "offset": tensor.storage_offset(),
+    }
+
+
+@cache
+def _name_dtype(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without `torch.`."""
+    return str(dtype).removeprefix("torch.")
+
+
+@cache
+def _passes_values(func: Any) -> bool:
+    """Return whether an operator passes values of its arguments to Python."""
+    return bool(READING.intersection(func.tags))
 
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -16,7 +16,7 @@ from pipeline.features.cluster.pack import Packer
 from pipeline.features.cluster.shipment import Shipment
 from pipeline.plan.kinds import validate
 from pipeline.plan.plan import Plan
-from pipeline.plan.requests import count_key, read_names, read_request
+from pipeline.plan.requests import read_names, read_request
 from pipeline.store.digest import hash_json
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
@@ -136,7 +136,7 @@ def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatc
         unpack.materialise(parcel, other)
         again = read_request(parcel["request"], other)
         assert (again.digest, again.title) == (action.digest, action.title)
-        assert hash_json(count_key(again, other)) == action.digest
+        assert hash_json(unpack.compute_key(again, other)) == action.digest
         assert str(workspace.root) not in text
     assert sorted(p.name for p in (there / "1").rglob("*.*")) == [
         *("facts.json", "mine.py", "one.pt2", "team_ops.py")

@@ -1,12 +1,13 @@
 """Records of results: an estimate is kept with its payload, other facts aren't."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from executorch.exir.backend.backend_details import PreprocessResult
 
 from pipeline.backends import CacheScope
-from pipeline.backends.estimate import Estimate, add_estimate
+from pipeline.backends.estimate import Estimate
 from pipeline.features.preprocess_cache.records import from_json, to_json
 from pipeline.store.store import Store
 
@@ -19,7 +20,7 @@ def store(tmp_path):
     return Store(tmp_path / "store")
 
 
-@pytest.mark.parametrize("result", [PLAIN, add_estimate(PLAIN, ESTIMATE)])
+@pytest.mark.parametrize("result", [PLAIN, replace(PLAIN, _delegate_info_meta=ESTIMATE)])
 @pytest.mark.parametrize("scope", [CacheScope(), CacheScope(remap=lambda payload, _: payload)])
 def test_a_result_is_found_as_it_was_kept(result, scope, store):
     record = json.loads(json.dumps(to_json(result, [1, 2], scope, store)))

@@ -220,6 +220,8 @@ def test_which_of_two_zeros_is_the_least_is_not_repeated():
 
 def test_views_beyond_their_bytes_are_refused():
     """A recipe may come from a remote."""
-    for view in (View(0, "float32", (3,), (1,)), View(0, "uint8", (2,), (-1,), 1)):
-        with pytest.raises(UnknownValueError):
+    views = [View(0, "float32", (3,), (1,)), View(0, "float32", (2,), (1,), 1)]
+    views += [View(0, "uint8", (2,), (-1,), 1), View(0, "uint8", (2,), (1,), 1 << 70)]
+    for view in (*views, View(0, "uint8", (1 << 70,), (0,)), View(0, "uint8", (2,), (1 << 70,))):
+        with pytest.raises((ValueError, OverflowError)):
             look(np.zeros(8, np.uint8), view)

@@ -18,7 +18,7 @@ from pipeline.features.pages.sections import (
     state,
     warnings,
 )
-from pipeline.moments import find_sections, load
+from pipeline.moments import find_features, load
 from pipeline.report.elements import Json, ReportSection
 
 # By rank; features place theirs between these (`moments.Feature.sections`).
@@ -44,3 +44,14 @@ def report_sections(report: Json) -> list[ReportSection]:
     makers.sort(key=lambda maker: maker[0])
     sections = [make(report) for _, make in makers]
     return [section for section in sections if section.parts]
+
+
+def find_sections(moment: str = "sections") -> list[tuple[int, str]]:
+    """Return the rank and the function of each section that features add to a package's report.
+
+    With `overview_sections`, these are the sections of the page over all packages.
+    """
+    sections: list[tuple[int, str]] = []
+    for feature in find_features():
+        sections += getattr(feature, moment).items()
+    return sections
