@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from pipeline.features.explain import explain
 from pipeline.features.explain.explain import _describe_time
 from pipeline.store.entries import ActionEntry
 from tests.support.bench import bench_of
@@ -27,7 +28,8 @@ def verdicts(output):
     return dict(line.rsplit(": ", 1) for line in lines)
 
 
-def test_built_workspace_is_current(built):
+def test_built_workspace_is_current(built, monkeypatch):
+    monkeypatch.setattr(explain, "_SHOWN", 0)  # small stages too
     assert built.doit("explain", "pair") == 0
     assert verdicts(built.output) == dict.fromkeys(EXPLAINED, "current")
     _, _, times = built.output.partition("where the time went:\n")
