@@ -262,8 +262,7 @@ class _Mode(TorchDispatchMode):
             watch.note_free(args[0])  # whatever it held before
         describe: Callable[[], Any] = partial(watch.describe_arguments, args, keywords)
         if func._schema.is_mutable:  # the call changes its arguments
-            described = describe()
-            describe = lambda: described  # noqa: E731
+            describe = partial(list, describe())
         out = func(*args, **keywords)
         if any(
             getattr(made, "constant", None) is not None for made in find_tensors(out)
