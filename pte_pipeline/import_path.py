@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pte_pipeline.bytecode import check_bytecode
@@ -20,6 +21,23 @@ SAFE_PATH = "PYTHONSAFEPATH"
 def is_untrusted() -> bool:
     """Return whether this build is untrusted, as for a change from an outside contributor."""
     return os.environ.get("PTE_PIPELINE_UNTRUSTED", "") not in ("", "0", "false")
+
+
+@contextmanager
+def starting_safely() -> Iterator[None]:
+    """Within the context of an untrusted build, let processes start without the current folder.
+
+    Python would search the folder for the modules that a command names before all others. Joblib
+    and Python start trackers of resources with such commands.
+    """
+    if not is_untrusted() or SAFE_PATH in os.environ:
+        yield
+        return
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
 
 
 def leave_workspace_out(root: Path) -> None:

@@ -3,17 +3,22 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+NAMES = (
+    *("filelock", "loky", "joblib", "yaml", "psutil", "s3fs", "cryptography"),
+    *("multiprocessing", "pte_pipeline", "runpy"),
+)
 MARK = 'open({mark!r}, "a").write(__name__ + "\\n")\n'
 
 
 def run(bench, *words):
-    """Run doit as its script does, without a folder of the workspace in `sys.path`."""
+    """Run doit's script."""
     environment = {**os.environ, **bench.environment, "PTE_PIPELINE_UNTRUSTED": "1"}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "doit", *words],
+        [sys.executable, Path(sys.executable).parent / "doit", *words],
         cwd=bench.root,
         env=environment,
         capture_output=True,
@@ -33,7 +38,7 @@ def mark(tmp_path):
 def pair(bench, mark):
     """A workspace with files in its root that are named like installed modules."""
     pair = bench("pair")
-    for name in ("filelock", "loky", "joblib", "yaml", "psutil", "s3fs", "cryptography"):
+    for name in NAMES:
         (pair.root / f"{name}.py").write_text(MARK.format(mark=str(mark)) + "raise ImportError\n")
     return pair
 

@@ -32,7 +32,12 @@ from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.scratch import empty_folder, scratch_folder
 from pipeline.store.toolchain import HASH_SEED, hash_seed, unchanged_folders
-from pte_pipeline.import_path import SAFE_PATH, begin_worker, is_untrusted
+from pte_pipeline.import_path import (
+    SAFE_PATH,
+    begin_worker,
+    is_untrusted,
+    starting_safely,
+)
 from pte_pipeline.joblib_processes import (
     BrokenProcessPool,
     ProcessPoolExecutor,
@@ -168,14 +173,18 @@ class WorkerProcesses:
         environment["TMPDIR"] = str(self._make_scratch())
         if is_untrusted():
             environment[SAFE_PATH] = "1"
-        process: Any = ProcessPoolExecutor(
-            max_workers=1,
-            initializer=begin_worker,
-            initargs=(SAFE_PATH in os.environ, unchanged_folders()),
-            env=environment,
-        )
+        initial = SAFE_PATH in os.environ, unchanged_folders()
         try:
-            process.submit(join, self._group.number, os.getpid(), environment["TMPDIR"])
+            with starting_safely():
+                process: Any = ProcessPoolExecutor(
+                    max_workers=1,
+                    initializer=begin_worker,
+                    initargs=initial,
+                    env=environment,
+                )
+                process.submit(
+                    join, self._group.number, os.getpid(), environment["TMPDIR"]
+                )
         # loky fails while it cleans up a process that didn't start.
         except UnboundLocalError as error:
             if isinstance(error.__context__, OSError):
