@@ -58,8 +58,8 @@ def _install(name: str, folder: Path, all_requirements: Sequence[str]) -> None:
         make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
         install = [uv, "pip", "install", "--quiet", "--python", str(python)]
     else:
-        make = [sys.executable, "-m", "venv", str(folder)]
-        install = [str(python), "-m", "pip", "install", "--quiet"]
+        make = [sys.executable, "-P", "-m", "venv", str(folder)]
+        install = [str(python), "-P", "-m", "pip", "install", "--quiet"]
     for command in (make, [*install, *all_requirements]):
         _run(name, command)
     (folder / "complete").touch()

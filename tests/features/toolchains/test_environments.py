@@ -127,7 +127,7 @@ def test_requirements_are_installed_once(tmp_path, monkeypatch):
     python = install.install_environment("et14", texts, ["blake3<2,>=1.0"])
     assert python.is_relative_to(tmp_path / "pte-pipeline" / TOOLCHAINS)
     assert commands[1][1:] == [
-        *("-m", "pip", "install", "--quiet"),
+        *("-P", "-m", "pip", "install", "--quiet"),
         *("executorch==1.4.1", "torch==2.13.0", "blake3<2,>=1.0"),
     ]
     assert install.install_environment("et14", texts, ["blake3<2,>=1.0"]) == python
