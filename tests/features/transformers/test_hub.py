@@ -213,7 +213,9 @@ def test_a_branch_is_refused_with_the_commit_to_write(hub, tmp_path):
     root = write_source(tmp_path, "main")
     with pytest.raises(SourceError, match=rf"tiny\.yaml: revision: main of .*`revision: {COMMIT}`"):
         fetch(root)
-    assert fetch(root, revision=COMMIT) == ["download"]
+    with pytest.raises(SourceError, match=r"export: revision: chooses code that runs"):
+        fetch(root, revision=COMMIT)
+    assert fetch(write_source(tmp_path, COMMIT)) == ["download"]
 
 
 def test_a_folder_asks_no_hub(hub, tmp_path):
