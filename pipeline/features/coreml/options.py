@@ -69,8 +69,7 @@ class CoreMLOptions(Options):
     second, and so on. `all` means every size that the method accepts. This option requires
     lower_full_graph and, for more than one such input, a deployment target of ios18 or later."""
     model_type: Literal["model", "compiled_model"] = "model"
-    """Where the model is compiled: `model` on the device, `compiled_model` on the build machine,
-    which must then run macOS."""
+    """`model` is compiled on the device, `compiled_model` on a build machine with macOS."""
     op_linear_quantizer_config: CoreMLWeightQuantizer | None = None
     """Quantize the weights of the converted model, except those that gather operators read. The
     keys are options of coremltools' OpLinearQuantizerConfig: mode, dtype, granularity, block_size

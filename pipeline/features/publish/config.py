@@ -25,7 +25,7 @@ class Publish(Options):
     Example: https://example.com/models/vision
     """
     description: _Text | None = None
-    """What the model is meant for, and what it should not be used for.
+    """The uses that the model is meant for, and those that it should not have.
 
     Example: Classifies photographs of plants.
     """

@@ -10,10 +10,10 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +23,7 @@ from pipeline.features.speedups.late_sharding import import_rules_late, load_rul
 from pipeline.features.speedups.late_tracer import (
     TRACER_MODULES,
     DeferredModule,
+    LateFinder,
     execute,
     place,
 )
@@ -35,12 +36,12 @@ _EXPORTER = "torch.export._trace"
 _QUANTIZERS = ("torchao", "torchao.quantization", "torchao.quantization.pt2e")
 
 
-class _Decompositions:
+class _Decompositions(LateFinder):
     """The decompositions that torchao registers with torch's compiler, until that is imported."""
 
     def __init__(self) -> None:
+        super().__init__(DECOMPOSITIONS)
         self._registered: list[tuple[Any, _Function]] = []
-        self._loader: Any = None
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -64,23 +65,12 @@ class _Decompositions:
 
         return record
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: object = None
-    ) -> ModuleSpec | None:
-        if name != DECOMPOSITIONS:
-            return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None:
-            self._loader, spec.loader = spec.loader, self  # type: ignore[assignment]
-        return spec
-
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
+        module: ModuleType | None = self.loader.create_module(spec)
         return module
 
     def exec_module(self, module: Any) -> None:
-        self._loader.exec_module(module)
+        self.loader.exec_module(module)
         # Its registration refuses operators that exist by now, and so are in its table.
         for packets, function in self._registered:
             for packet in packets:

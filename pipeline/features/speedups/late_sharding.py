@@ -9,41 +9,26 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
 from functools import wraps
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from pipeline.features.speedups.late_tracer import DeferredModule, execute
+from pipeline.features.speedups.late_tracer import DeferredModule, LateFinder, execute
 
 _RULES = "torch.distributed.tensor._ops"
 _MESH = "torch.distributed.device_mesh"
 
 
-class _Rules:
+class _Rules(LateFinder):
     """A finder and loader of the package of rules, whose code runs later."""
-
-    def __init__(self) -> None:
-        self._loader: Any = None
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: object = None
-    ) -> ModuleSpec | None:
-        if name != _RULES:
-            return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None:
-            self._loader, spec.loader = spec.loader, self  # type: ignore[assignment]
-        return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return DeferredModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        module.__spec__.loader = self._loader  # type: ignore[union-attr]
+        module.__loader__ = self.loader
+        module.__spec__.loader = self.loader  # type: ignore[union-attr]
         mesh: Any = importlib.import_module(_MESH).DeviceMesh
         make = mesh.__init__
 
@@ -58,7 +43,7 @@ class _Rules:
 def import_rules_late() -> None:
     """Import the rules when a mesh is made, unless they are imported already."""
     if _RULES not in sys.modules:
-        sys.meta_path.insert(0, _Rules())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Rules(_RULES))  # type: ignore[arg-type]
 
 
 def load_rules() -> None:

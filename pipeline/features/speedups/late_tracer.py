@@ -59,6 +59,29 @@ _USED = frozenset(
 _LOOKS_UP_OPERATORS = "torch._functorch._aot_autograd.streams"
 
 
+class LateFinder:
+    """A finder of one module that steps aside once asked, and loads it in its own way.
+
+    Attributes:
+        loader: the loader that the module has without this finder.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.loader: Any = None
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None:
+            self.loader, spec.loader = spec.loader, self  # type: ignore[assignment]
+        return spec
+
+
 class LateName:
     """A name of a module that is imported when the name is first used."""
 

@@ -162,7 +162,7 @@ def _known(inputs: frozenset[Node] | None) -> frozenset[Node]:
 
 
 def _find_changed(node: Node) -> Iterator[Node]:
-    """Return the arguments that a call changes in place."""
+    """Yield the arguments that a call changes in place."""
     target = node.target
     if isinstance(target, OpOverload) and target._schema.is_mutable:
         name = target.name().split(".")[0]
@@ -207,7 +207,7 @@ def _has_true_schema(target: OpOverload) -> bool:
 
 
 def _pair_arguments(node: Node, target: OpOverload) -> Iterator[tuple[Any, Any]]:
-    """Return the arguments of a schema, each with the value that a call gives it."""
+    """Yield the arguments of a schema, each with the value that a call gives it."""
     for number, argument in enumerate(target._schema.arguments):
         if argument.name in node.kwargs:
             yield argument, node.kwargs[argument.name]
