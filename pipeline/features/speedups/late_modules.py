@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -56,7 +56,8 @@ class _Decompositions(LateFinder):
             yield
         finally:
             del sys.modules[DECOMPOSITIONS]
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            last = sys.meta_path.index(PathFinder)
+            sys.meta_path.insert(last, self)  # type: ignore[arg-type]
 
     def _record(self, packets: Any) -> Callable[[_Function], _Function]:
         def record(function: _Function) -> _Function:

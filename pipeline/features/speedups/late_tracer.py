@@ -23,6 +23,7 @@ TRACER = "torch._dynamo"
 _COMPILER = "torch._inductor"
 _BUILDER = f"{_COMPILER}.cpp_builder"
 _CODE = f"{_COMPILER}.codecache"
+_LOWERINGS = f"{_COMPILER}.lowering"
 # Modules that import parts of the compiler: one splits training graphs in two, the others keep what
 # is compiled.
 _LATE = (
@@ -54,6 +55,23 @@ _USED = frozenset(
         "source",
         "types",
         "utils",
+    )
+)
+# Modules of the compiler that others use, and that import none of the rest.
+_COMPILER_USED = frozenset(
+    f"{_COMPILER}.{name}"
+    for name in (
+        "compiler_bisector",
+        "config",
+        "custom_graph_pass",
+        "fx_passes",
+        "fx_passes.dedupe_symint_uses",
+        "ops_handler",
+        "runtime",
+        "runtime.cache_dir_utils",
+        "runtime.runtime_utils",
+        "sizevars",
+        "virtualized",
     )
 )
 _LOOKS_UP_OPERATORS = "torch._functorch._aot_autograd.streams"
@@ -132,8 +150,11 @@ class _DeferredPackage(DeferredModule):
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
             module = f"{self.__name__}.{name}"
-            if importlib.util.find_spec(module) is not None:
+            try:
                 return importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name != module:
+                    raise
         return super().__getattr__(name)
 
 
@@ -163,11 +184,34 @@ class _LateModule(ModuleType):
         return getattr(self, name)
 
 
+class _CompilerFinder:
+    """A finder that imports the tracer before the first real module of the compiler.
+
+    The compiler's modules import each other in circles, which only some orders of imports get
+    through. Once the lowerings are imported, which ExecuTorch's own imports begin with, any module
+    can follow.
+    """
+
+    def __init__(self, load_tracer: Callable[[], None]) -> None:
+        self._load_tracer = load_tracer
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
+        is_found_elsewhere = name in _COMPILER_USED or name in _LATE
+        if is_found_elsewhere or not name.startswith(f"{_COMPILER}."):
+            return None
+        self._load_tracer()
+        importlib.import_module(_LOWERINGS)
+        return _find_imported(name) or PathFinder.find_spec(name, path)
+
+
 class _Tracer:
     """The stand-ins for the tracer's modules, and the finder that makes them."""
 
     def __init__(self) -> None:
         self.modules: dict[str, _LateModule] = {}
+        self._compiler_finder = _CompilerFinder(self.load)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: object = None
@@ -209,7 +253,7 @@ class _Tracer:
         self.modules[TRACER] = package
         vars(package)["disable"] = _disable
         vars(torch.ops)["streams"] = _NoOperators()
-        sys.meta_path.insert(0, self)
+        sys.meta_path[:0] = [self, self._compiler_finder]  # type: ignore[list-item]
         # The reader of archives relies on the tracer's import of it.
         importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")
 
@@ -217,7 +261,8 @@ class _Tracer:
         """Replace all stand-ins by the tracer itself."""
         if not self.modules:
             return
-        sys.meta_path.remove(self)
+        for finder in (self, self._compiler_finder):
+            sys.meta_path.remove(finder)  # type: ignore[arg-type]
         package = self.modules.pop(TRACER)
         late = [name for name in _LATE if name in self.modules]
         for name, module in self.modules.items():
@@ -234,6 +279,30 @@ class _Tracer:
 
 
 TRACER_MODULES = _Tracer()
+
+
+class _Imported:
+    """A loader of a module that was imported while it was being searched for."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__spec__"] = self._spec
+
+
+def _find_imported(name: str) -> ModuleSpec | None:
+    """Return a spec that finds a module in `sys.modules`, or None if it isn't there."""
+    module = sys.modules.get(name)
+    if module is None:
+        return None
+    # Python would take the module's own spec instead, and run its code again.
+    spec = ModuleSpec(name, _Imported(module))  # type: ignore[arg-type]
+    vars(module)["__spec__"] = spec
+    return spec
 
 
 class _NoOperators:

@@ -59,6 +59,26 @@ from torch.distributed.tensor import DTensor
 
 assert torch.ops.aten.view.default in DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
 """
+BRANCHES = """
+from pathlib import Path
+
+from pipeline.compile.lower import lower
+from pipeline.features.speedups.patches import fast_lowering
+from pipeline.program.archive import load_program
+
+program = load_program(Path(sys.argv[1]), "forward")
+assert not is_loaded(COMPILER)
+with fast_lowering():
+    lower({"forward": program}, {"forward": []}, store=None)
+"""
+IMPORTS = """
+import importlib
+
+assert not is_loaded(TRACER)
+module = importlib.import_module(sys.argv[1])
+assert sys.modules[module.__name__] is module
+assert module.__spec__.origin == module.__file__
+"""
 TRACES = """
 traced = []
 
@@ -140,6 +160,48 @@ def test_a_program_is_lowered_without_tracer_and_quantizers(tmp_path):
     archive = tmp_path / "model.pt2"
     save_programs({"forward": program}, archive)
     run(IMPORT, LOWERS, arguments=[str(archive)])
+
+
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
+class Loop(torch.nn.Module):
+    def forward(self, x):
+        def is_small(x):
+            return x.sum() < 9
+
+        return torch._higher_order_ops.while_loop(is_small, lambda x: (x + 1,), (x,))
+
+
+class Map(torch.nn.Module):
+    def forward(self, x):
+        return torch._higher_order_ops.map(torch.sin, x)
+
+
+class Scan(torch.nn.Module):
+    def forward(self, x):
+        def add(total, x):
+            return total + x, total + x
+
+        return torch._higher_order_ops.scan(add, torch.zeros(4), x)[1]
+
+
+@pytest.mark.parametrize(
+    "model", [Branches, *(pytest.param(each, marks=pytest.mark.slow) for each in (Loop, Map, Scan))]
+)
+def test_the_first_program_of_a_process_contains_graphs(model, tmp_path):
+    """What torch imports for such a program imports the compiler's modules in some other order."""
+    archive = tmp_path / "model.pt2"
+    save_programs({"forward": export(model(), (torch.ones(2, 4),))}, archive)
+    run(IMPORT, BRANCHES, arguments=[str(archive)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ir", "codegen.cpp_template", "config_comms", "decomposition"])
+def test_any_module_of_the_compiler_may_be_the_first(name):
+    run(IMPORT, IMPORTS, arguments=[f"torch._inductor.{name}"])
 
 
 @pytest.mark.slow
