@@ -74,6 +74,8 @@ _COMPILER_USED = frozenset(
         "virtualized",
     )
 )
+# Its import fails unless the compiler, which imports it in a circle, is imported first.
+_PICKLER = "torch.fx._graph_pickler"
 _LOOKS_UP_OPERATORS = "torch._functorch._aot_autograd.streams"
 
 
@@ -199,7 +201,7 @@ class _CompilerFinder:
         self, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> ModuleSpec | None:
         is_found_elsewhere = name in _COMPILER_USED or name in _LATE
-        if is_found_elsewhere or not name.startswith(f"{_COMPILER}."):
+        if not name.startswith((f"{_COMPILER}.", _PICKLER)) or is_found_elsewhere:
             return None
         self._load_tracer()
         importlib.import_module(_LOWERINGS)

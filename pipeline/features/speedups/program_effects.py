@@ -6,13 +6,16 @@ changes, and which outputs share memory with inputs (torch 2.13,
 say so. For those, torch analyses a stand-in that changes the same inputs and returns new tensors of
 the same kinds.
 
-Programs with symbolic sizes are run as before: a run fills caches, and while torch traces, what it
-doesn't find there takes names in the graph.
+A program with symbolic sizes is run the first time that it is traced: a run fills caches of the
+sizes of its inputs, and while torch traces, what it doesn't find there takes names in the graph. A
+run also adds guards. Once a program was traced, decomposing the result again finds all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial, wraps
 from operator import getitem
@@ -23,13 +26,15 @@ from torch._functorch import aot_autograd
 from torch._functorch._aot_autograd.collect_metadata_analysis import (
     run_functionalized_fw_and_collect_metadata,
 )
+from torch._guards import detect_fake_mode
 from torch._higher_order_ops.effects import has_effects
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import _trace
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pipeline.program.patching import replaced
 
@@ -57,6 +62,11 @@ _DETACHING = ("aten::detach", "aten::alias", "aten::lift_fresh")
 _MOVING = ("aten::set_", "aten::resize_", "aten::resize_as_")
 
 
+# torch's operators, and ExecuTorch's copies of those that must not be decomposed yet, which run as
+# the operators do.
+_NAMESPACES = re.compile(r"(aten|EDGE_DO_NOT_DECOMP)\.")
+
+
 class _UnknownEffectsError(Exception):
     """The graph doesn't say which tensors share memory."""
 
@@ -69,19 +79,38 @@ _Effects = tuple[frozenset[str], Sequence[FakeTensor]]
 def make_tracing(original: _Function) -> _Function:
     """Return a function that traces a program without running it first."""
 
+    # The names of the operators in programs that were traced, by fake mode, which each program has
+    # one of.
+    traced: MutableMapping[Any, frozenset[str]] = WeakIdKeyDictionary()
+
     def trace(stack: ExitStack, mod: Any, args: Any, **given: Any) -> Any:
+        mode = detect_fake_mode(args)
         try:
-            effects = _find_effects(mod)
+            known = frozenset() if mode is None else traced.get(mode, frozenset())
+            effects = _find_effects(mod, known)
         except _UnknownEffectsError:
-            return original(stack, mod, args, **given)
-        with replaced(
-            aot_autograd,
-            "run_functionalized_fw_and_collect_metadata",
-            lambda collect: partial(_collect, collect, effects),
-        ):
-            return original(stack, mod, args, **given)
+            found = original(stack, mod, args, **given)
+        else:
+            with replaced(
+                aot_autograd,
+                "run_functionalized_fw_and_collect_metadata",
+                lambda collect: partial(_collect, collect, effects),
+            ):
+                found = original(stack, mod, args, **given)
+        if mode is not None:
+            traced[mode] = _list_operators(found[0])
+        return found
 
     return trace
+
+
+def _list_operators(program: GraphModule) -> frozenset[str]:
+    """Return the names of all operators in a program, the same for a copy as for its operator."""
+    return frozenset(
+        _NAMESPACES.sub("", str(node.target), count=1)
+        for node in program.graph.nodes
+        if node.op == "call_function"
+    )
 
 
 def _collect(
@@ -110,25 +139,32 @@ def _collect(
     return collect(stand_in, flat_args_descs=flat_args_descs, **given)  # type: ignore[no-any-return]
 
 
-def _find_effects(module: Any) -> _Effects:
+def _find_effects(module: Any, traced: AbstractSet[str]) -> _Effects:
     """Find what a program changes and returns.
 
+    Args:
+        traced: the operators of the program before it was decomposed again, or nothing if it wasn't
+            traced before.
+
     Raises:
-        _UnknownEffectsError: its operators' schemas don't say.
+        _UnknownEffectsError: its operators' schemas don't say, or its sizes are symbolic and it has
+            operators that were not traced before.
     """
     if torch.is_grad_enabled() or not isinstance(module, GraphModule):
         raise _UnknownEffectsError
+    is_traced = bool(traced) and _list_operators(module) <= traced
     # For each value, the inputs that it shares memory with.
     inputs: dict[Node, frozenset[Node] | None] = {}
     changed: set[Node] = set()
     for node in module.graph.nodes:
-        if free_symbols(node.meta.get("val")):
+        value = node.meta.get("val")
+        if (free_symbols(value) and not is_traced) or free_unbacked_symbols(value):
             raise _UnknownEffectsError
         if node.op in ("placeholder", "get_attr"):
             inputs[node] = frozenset((node,))
         elif node.op == "call_function" and not _has_hidden_effects(node.target):
-            for value in _find_changed(node):
-                changed |= _known(inputs[value])
+            for changed_node in _find_changed(node):
+                changed |= _known(inputs[changed_node])
             inputs[node] = _find_shared(node, inputs)
         elif node.op == "call_module":
             if node.users:  # it checks the inputs, and that is all
