@@ -79,15 +79,14 @@ _Effects = tuple[frozenset[str], Sequence[FakeTensor]]
 def make_tracing(original: _Function) -> _Function:
     """Return a function that traces a program without running it first."""
 
-    # The names of the operators in programs that were traced, by fake mode, which each program has
-    # one of.
+    # The operators of traced programs that had symbolic sizes, by fake mode, of which each program
+    # has its own.
     traced: MutableMapping[Any, frozenset[str]] = WeakIdKeyDictionary()
 
     def trace(stack: ExitStack, mod: Any, args: Any, **given: Any) -> Any:
         mode = detect_fake_mode(args)
         try:
-            known = frozenset() if mode is None else traced.get(mode, frozenset())
-            effects = _find_effects(mod, known)
+            effects = _find_effects(mod, traced.get(mode) if mode else None)
         except _UnknownEffectsError:
             found = original(stack, mod, args, **given)
         else:
@@ -98,18 +97,25 @@ def make_tracing(original: _Function) -> _Function:
             ):
                 found = original(stack, mod, args, **given)
         if mode is not None:
-            traced[mode] = _list_operators(found[0])
+            traced[mode] = _list_symbolic(found[0])
         return found
 
     return trace
 
 
-def _list_operators(program: GraphModule) -> frozenset[str]:
-    """Return the names of all operators in a program, the same for a copy as for its operator."""
+def _list_symbolic(program: GraphModule) -> frozenset[str]:
+    """Return the names of all operators that are called with, or return, symbolic sizes.
+
+    A copy has the name of its operator. Only these operators can add guards.
+    """
     return frozenset(
         _NAMESPACES.sub("", str(node.target), count=1)
         for node in program.graph.nodes
         if node.op == "call_function"
+        and any(
+            free_symbols(value.meta.get("val"))
+            for value in (node, *node.all_input_nodes)
+        )
     )
 
 
@@ -139,20 +145,19 @@ def _collect(
     return collect(stand_in, flat_args_descs=flat_args_descs, **given)  # type: ignore[no-any-return]
 
 
-def _find_effects(module: Any, traced: AbstractSet[str]) -> _Effects:
+def _find_effects(module: Any, traced: AbstractSet[str] | None) -> _Effects:
     """Find what a program changes and returns.
 
     Args:
-        traced: the operators of the program before it was decomposed again, or nothing if it wasn't
-            traced before.
+        traced: if this program was traced before, the operators that then had symbolic sizes.
 
     Raises:
-        _UnknownEffectsError: its operators' schemas don't say, or its sizes are symbolic and it has
-            operators that were not traced before.
+        _UnknownEffectsError: its operators' schemas don't say, or operators have symbolic sizes
+            that were not traced before.
     """
     if torch.is_grad_enabled() or not isinstance(module, GraphModule):
         raise _UnknownEffectsError
-    is_traced = bool(traced) and _list_operators(module) <= traced
+    is_traced = traced is not None and _list_symbolic(module) <= traced
     # For each value, the inputs that it shares memory with.
     inputs: dict[Node, frozenset[Node] | None] = {}
     changed: set[Node] = set()
