@@ -30,6 +30,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from pipeline.features.speedups import (
     composite_kernels,
     dim_orders,
+    fake_outputs,
     graph_building,
     graph_modules,
     idle_passes,
@@ -272,6 +273,12 @@ PATCHES = (
         "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
         "50b5657e9ab275af3da1d5accdb9c0ef1423aec8f0d165a18c4bf6f8c651722a",
         sizes.make_whole,
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode._get_output_info_for_cache_entry",
+        "6a3dfc300bb360534996b9b3d0d60b15503a29d61962e2f1f49338187daf2d49",
+        fake_outputs.make_info,
+        texts=fake_outputs.SOURCES,
     ),
     Patch(
         "executorch.exir.tensor:dim_order_from_stride",
