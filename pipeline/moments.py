@@ -278,8 +278,9 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the building process
             rather than a worker; returns whether it did. Imports no torch.
-        import_executorch: imports ExecuTorch, which a worker needs next, in less time. It must not
-            change a byte, and `fast_lowering` switches it off.
+        import_executorch: imports torch and ExecuTorch, which a worker needs next, in less time;
+            takes a function that imports torch and sets its threads. It must not change a byte, and
+            `fast_lowering` switches it off.
         around_lowering: returns a context manager within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see, and the
             action's kind. It must not change a byte, and the setting `fast_lowering` switches it

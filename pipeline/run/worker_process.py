@@ -100,10 +100,10 @@ def import_libraries(fast_lowering: bool) -> None:
     With `fast_lowering`, also import ExecuTorch if a feature can do that faster than a plain
     import.
     """
-    _set_up_torch()
     if fast_lowering:
-        for _ in call_all("import_executorch"):
+        for _ in call_all("import_executorch", _set_up_torch):
             pass
+    _set_up_torch()
 
 
 @cache

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from pipeline.features.speedups.dataclass_methods import light_dataclasses
 from pipeline.program.patching import replaced
 
 _COMPILER = "torch._inductor.fx_passes.post_grad"
@@ -18,8 +19,8 @@ _OPERATOR = re.compile(
 _BETWEEN = re.compile(r"(?:#.*\n|\n)*")
 
 
-def import_executorch() -> None:
-    """Import ExecuTorch without torch's compiler, which takes a fifth of the import time of both.
+def import_executorch(set_up_torch: Callable[[], None]) -> None:
+    """Import torch and ExecuTorch without torch's compiler, a fifth of the import time of both.
 
     `torch.export._remove_auto_functionalized_pass` (torch 2.13) imports the compiler for one
     function, which changes only graphs with higher-order operators; the compiler is imported when
@@ -27,8 +28,13 @@ def import_executorch() -> None:
     imported. The dtypes that operators take (exir/dialects/edge/edge.yaml, 0.1 of 2.1 s) are parsed
     only for operators that are looked up.
     """
-    if _COMPILER in sys.modules:
-        return
+    with light_dataclasses():
+        set_up_torch()
+        if _COMPILER not in sys.modules:
+            _import_without_compiler()
+
+
+def _import_without_compiler() -> None:
     import ruamel.yaml  # not needed for a no-op run or new weights
 
     # Imported here: it imports torch.
