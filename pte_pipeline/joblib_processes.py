@@ -7,15 +7,18 @@ also the program that workers run, and gives the tracker its `main`.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import runpy
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _PACKAGE = "joblib"
 _WORKER = f"{_PACKAGE}.externals.loky.backend.popen_loky_posix"
+_EXECUTOR = f"{_PACKAGE}.externals.loky.process_executor"
+_WATCH = "psutil"
 # What importing joblib itself sets, for libraries of Intel in workers that fork.
 _ENVIRONMENT = ("KMP_INIT_AT_FORK", "FALSE")
 # Names with underscores that joblib defines, unlike those that are asked of any module.
@@ -48,12 +51,32 @@ def import_joblib_late() -> None:
     sys.modules[_PACKAGE] = package
 
 
+def import_executor() -> None:
+    """Import loky's executor without its watch over the memory of workers.
+
+    The watch needs psutil, if that is installed, to replace workers that have grown by 300 MB since
+    their first task; otherwise it collects garbage after each task. Actions of a build need such
+    amounts, and after each a worker collects garbage and returns memory itself.
+    """
+    loaded = sys.modules.get(_WATCH)
+    sys.modules[_WATCH] = None  # type: ignore[assignment]
+    try:
+        executor: Any = importlib.import_module(_EXECUTOR)
+    finally:
+        del sys.modules[_WATCH]
+        if loaded is not None:
+            sys.modules[_WATCH] = loaded
+    executor._USE_PSUTIL = False
+    executor.gc = SimpleNamespace(collect=lambda: 0)
+
+
 def main(*arguments: Any) -> None:
     """Run loky's tracker of resources."""
     run_tracker(*arguments)
 
 
 import_joblib_late()
+import_executor()
 
 if __name__ == "__main__":
     os.environ.setdefault(*_ENVIRONMENT)

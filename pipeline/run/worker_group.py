@@ -75,19 +75,7 @@ def join(group: int, parent: int, scratch: str = "") -> None:
         os._exit(1)
     if os.getppid() != parent:
         os._exit(1)
-    _keep_for_ever()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-
-
-def _keep_for_ever() -> None:
-    """Keep joblib from ending this worker once it has grown by 300 MB.
-
-    If psutil is installed, joblib does so (joblib 1.6, `_process_worker`), and a new worker would
-    import everything again. This can go when joblib has an option for it.
-    """
-    from joblib.externals.loky import process_executor
-
-    process_executor._USE_PSUTIL = False
