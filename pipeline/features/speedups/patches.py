@@ -275,6 +275,12 @@ PATCHES = (
         sizes.make_whole,
     ),
     Patch(
+        "executorch.exir.sym_util:bound_sympy",
+        "efe8a70841fc3deea65fbc67477042b9bb4c1a3a2285634723ed6b7380f067f4",
+        sizes.make_bounds,
+        texts=(sizes.BOUNDING,),
+    ),
+    Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode._get_output_info_for_cache_entry",
         "6a3dfc300bb360534996b9b3d0d60b15503a29d61962e2f1f49338187daf2d49",
         fake_outputs.make_info,

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from executorch.exir import sym_util
+from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.sym_node import (
     _NO_HINT,
@@ -20,6 +22,7 @@ from torch.fx.experimental.sym_node import (
 
 _Function = Callable[..., Any]
 ARITHMETIC = _make_node_magic  # makes all operations; its source code is checked
+BOUNDING = sym_util.eval_upper_bound  # the only caller of the function that it imports
 METHODS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
 # The types of hints; the hints of nested tensors are sizes themselves.
 _PLAIN = (
@@ -110,3 +113,27 @@ def make_arithmetic(method: str) -> Callable[[_Function], _Function]:
         return apply
 
     return make
+
+
+def make_bounds(original: _Function) -> _Function:
+    """Return a function that keeps the bounds of each expression with the ranges of its symbols.
+
+    Before memory is planned, ExecuTorch asks for the upper bound of each size of each value, and
+    most of these have the same few expressions.
+    """
+    bounds: dict[Any, Any] = {}
+
+    def bound_sympy(expression: Any, ranges: Any) -> Any:
+        if TracingContext.try_get() is not None:  # which has ranges, too
+            return original(expression, ranges)
+        symbols = expression.free_symbols
+        key = (
+            expression.__class__,
+            expression,
+            frozenset((symbol, ranges.get(symbol)) for symbol in symbols),
+        )
+        if key not in bounds:
+            bounds[key] = original(expression, ranges)
+        return bounds[key]
+
+    return bound_sympy
