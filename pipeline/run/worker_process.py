@@ -58,10 +58,10 @@ def worker_process(seldom: bool) -> Iterator[None]:
         if ForkWatch.scratch:
             empty_folder(Path(ForkWatch.scratch))
         forget_programs()
-        gc.set_threshold(*usual)
         if held_memory("VmRSS") > _LARGE:
             gc.unfreeze()
         gc.collect()
+        gc.set_threshold(*usual)  # last, or the next object would start a collection
         return_free_memory()
 
 
