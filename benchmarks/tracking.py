@@ -106,12 +106,12 @@ def _model(
         del chance
         return _cpu() - before
 
-    for side in sides.values():
-        timed(side, 0)  # warms torch and ExecuTorch up
-    taken = max(timed(side, 0) for side in sides.values())
+    each_side = [partial(timed, side) for side in sides.values()]
+    in_turns(1, *each_side)  # warms up with the callers that stack traces will quote
+    taken = max(map(max, in_turns(1, *each_side)))
     repeats = max(repeats, int(_LEAST / taken / len(sides)))
     with worker_process(seldom=True):
-        turns = in_turns(repeats, *(partial(timed, side) for side in sides.values()))
+        turns = in_turns(repeats, *each_side)
     return {name: rounded(each) for name, each in zip(sides, turns, strict=True)}
 
 

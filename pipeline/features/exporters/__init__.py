@@ -6,6 +6,7 @@ diagnose  `doit diagnose`: drafts of modules that can't be exported
 reference_calls  calls of an exporter's references, for other features
 handover  from the exporter's process to the one that writes the archive
 neutral   the common environment of every exporter's process
+quoted_lines  keeps the lines of libraries that stack traces quote
 shared_members  stores the weights of several programs once in the archive
 """
 

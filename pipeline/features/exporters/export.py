@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from pipeline.features import exporters
 from pipeline.features.exporters.announced_deaths import (
     Announcements,
     run_announced,
@@ -33,12 +34,12 @@ from pipeline.features.exporters.handover import Handover, handing_over
 from pipeline.features.exporters.methods import hand_over_all, hand_over_stream
 from pipeline.features.exporters.missing_operator import explain_missing
 from pipeline.features.exporters.neutral import neutral_process
+from pipeline.features.exporters.quoted_lines import keep_quoted_lines
 from pipeline.moments import call_all, find_features, load
 from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
 from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
 from pipeline.plan.kinds.parts import Key
-from pipeline.plan.places import FolderSet, environment_folders
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program.archive import save_programs
 from pipeline.program.archive_facts import describe_archive
@@ -47,11 +48,10 @@ from pipeline.program.import_errors import explain_hidden
 from pipeline.program.inputs import InputSet, save_inputs
 from pipeline.program.operator_libraries import load_libraries
 from pipeline.program.workspace_modules import load_file, own_name
-from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
 from pipeline.run.export.declared_reads import DeclaredReads
 from pipeline.run.imports import keeping_all
-from pipeline.run.isolated import ForkWatch, run_isolated, running_files
+from pipeline.run.isolated import ForkWatch, run_isolated
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
@@ -286,30 +286,13 @@ def _warm_up() -> None:
     for name in _LATER:
         with suppress(ImportError):  # another release of torch
             importlib.import_module(name)
+    packages = [exporters.__name__]
     for feature in find_features():
         if feature.record_references:
             load(feature.record_references)
+            packages.append(feature.record_references.rpartition(".")[0])
     torch.compiler.list_backends()  # control flow searches all distributions once per process
-    _keep_lines()
-
-
-def _keep_lines() -> None:
-    """Let stack traces quote libraries and this package as this process first read them.
-
-    The quoted lines match the running code. Otherwise Python checks each file for changes at every
-    trace.
-    """
-    running, installed = (
-        running_files() | {isolated.__file__},
-        FolderSet(environment_folders()),
-    )
-    linecache.getlines(isolated.__file__)
-    for name, entry in linecache.cache.items():
-        if len(entry) != 4:  # not read yet
-            continue
-        if name in running or installed.hold(name):
-            size, _, lines, path = entry
-            linecache.cache[name] = (size, None, lines, path)
+    keep_quoted_lines(*packages)
 
 
 def _run(
