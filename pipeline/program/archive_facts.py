@@ -80,9 +80,12 @@ def identify_program(path: Path, entry: str) -> Identity:
     stamp_when_read, identity = _identities.get((path, entry), (None, None))
     if identity is None or stamp != stamp_when_read:
         with open_archive(path) as archive:
-            canonical = canonical_program(archive.program(entry))
-            tensors = _tensor_digests(archive, entry, checked=False)
-            identity = _identify(canonical, tensors, archive.replaced_sizes(entry))
+            identity = _identify(
+                archive,
+                entry,
+                canonical_program(archive.program(entry)),
+                _tensor_digests(archive, entry, checked=False),
+            )
         _identities[path, entry] = stamp, identity
     return identity
 
@@ -100,15 +103,15 @@ def _describe_entry(
     }
     members, examples = archive.members, f"data/sample_inputs/{entry}.pt"
     inputs = members.hash(examples) if members.has(examples) else None
-    identity = _identify(canonical, tensors, archive.replaced_sizes(entry))
-    program_digest, names, _ = identity
-    return ProgramFacts(entry, program_digest, names, inputs, parts), identity
+    identity = _identify(archive, entry, canonical, tensors)
+    return ProgramFacts(entry, *identity[:2], inputs, parts), identity
 
 
 def _identify(
+    archive: ArchiveReader,
+    entry: str,
     canonical: Canonical,
     tensors: Mapping[str, Mapping[str, Any]],
-    replaced_sizes: Mapping[str, Any],
 ) -> Identity:
     # Of `path_name`, only the first part is kept, the member's number: it says which tensors share
     # a member. The second part is the digest of the member's bytes.
@@ -118,8 +121,8 @@ def _identify(
             name: {**record, "path_name": record["path_name"][0]}
             for name, record in records.items()
         }
-    program = {"program": digest.canonical_json(canonical.program)}
-    if replaced_sizes:
+    program = {"program": canonical.text}
+    if replaced_sizes := archive.replaced_sizes(entry):
         program["replaced_sizes"] = digest.canonical_json(replaced_sizes)
     return (
         _hash_with(program, tensors),

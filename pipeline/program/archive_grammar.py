@@ -107,7 +107,11 @@ def _check_record(fields: Mapping[str, str], value: Any) -> None:
     for field, kind in fields.items():
         name = field.removesuffix("?")
         if name in value:
-            _check_at(f".{name}", kind, value[name])
+            try:  # not `_check_at`, whose calls would take a tenth of the time
+                _check(kind, value[name])
+            except _WrongError as error:
+                error.place.append(f".{name}")
+                raise
         elif name == field:
             raise _WrongError(f"has no '{name}'")
 

@@ -43,11 +43,13 @@ class Canonical:
     """The canonical form of a program.
 
     Attributes:
+        text: the program as canonical JSON.
         names: the names that the canonical form leaves out, in the order of that form.
         modules: a short digest of each sub-module's operators and their settings, for reports.
     """
 
     program: dict[str, Any]
+    text: bytes
     names: list[Any]
     modules: dict[str, str]
 
@@ -70,7 +72,12 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
         canonical["names"] = fused_names
     modules = {path: _short_digest(nodes) for path, nodes in scope.operators.items()}
     names = [*scope.names, scope.origins, list(scope.classes)]
-    return Canonical(_with_numbered_symbols(canonical), names, modules)
+    text = digest.canonical_json(canonical)
+    # A program of fixed sizes has no symbols, and renaming takes long.
+    if b'"expr_str"' in text:
+        canonical = _with_numbered_symbols(canonical)
+        text = digest.canonical_json(canonical)
+    return Canonical(canonical, text, names, modules)
 
 
 class _Scope:
@@ -114,9 +121,7 @@ class _Scope:
             _map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]
         ]
         frames = parse_frames(canonical["metadata"].get("nn_module_stack", ""))
-        path = ""
-        if frames:
-            path = frames[-1].path
+        path = frames[-1].path if frames else ""
         self.operators.setdefault(path, []).append([node["target"], settings])
         return canonical
 
@@ -138,10 +143,7 @@ class _Scope:
         The ancestor is found as in exir/debug_handle_utils.py.
         """
         chain = []
-        if origins:
-            sources = json.loads(origins)
-        else:
-            sources = []
+        sources = json.loads(origins) if origins else []
         while sources:
             chain.append(sources[-1])
             sources = sources[-1].get("from_node") or []
@@ -174,9 +176,7 @@ class _Scope:
         """Return an argument with the names of values replaced by their numbers."""
 
         def number(key: str, text: str, owner: Mapping[str, Any]) -> Any:
-            if _is_name(key, owner):
-                return self._number(text)
-            return text
+            return self._number(text) if _is_name(key, owner) else text
 
         def canonicalize(argument: Mapping[str, Any]) -> Any:
             self.names.append(argument["name"])
@@ -222,9 +222,7 @@ def _is_name(key: str, owner: Mapping[str, Any]) -> bool:
 
 
 def _drop_name(key: str, text: str, owner: Mapping[str, Any]) -> str | None:
-    if _is_name(key, owner):
-        return None
-    return text
+    return None if _is_name(key, owner) else text
 
 
 def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
@@ -235,9 +233,7 @@ def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
         return numbers.setdefault(match[0], f"symbol {len(numbers)}")
 
     def renumber(key: str, text: str, _: Mapping[str, Any]) -> str:
-        if key == "expr_str":
-            return _SYMBOL.sub(number, text)
-        return text
+        return _SYMBOL.sub(number, text) if key == "expr_str" else text
 
     numbered: dict[str, Any] = _map_texts(program, renumber)
     ranges = program.get("range_constraints") or {}

@@ -270,7 +270,7 @@ class BlobStore(StoreFolder):
         """
         path = self.blob_path(blob)
         try:
-            if not self.has(blob):
+            if not (is_plain(path) or self._fetch(blob)):
                 raise FileNotFoundError(path)
             pieces = digest.read_pieces(path)
             yield from digest.verified(pieces, blob) if verifies else pieces

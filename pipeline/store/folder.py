@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -76,8 +76,9 @@ class StoreFolder:
             try:
                 file = stack.enter_context(self._open_scratch(self.root))
             except OSError as error:
-                overflow = self._find_overflow(error)
-                file = stack.enter_context(self._open_scratch(overflow))
+                file = stack.enter_context(
+                    self._open_scratch(self._find_overflow(error))
+                )
             try:
                 yield file
             except Exception as error:
@@ -102,17 +103,14 @@ class StoreFolder:
         """Return whether the store's disk became full during this run, in any process."""
         return self.overflow is not None and is_plain(self.overflow / _FILLED)
 
-    @contextmanager
-    def _open_scratch(self, root: Path) -> Iterator[BinaryIO]:
+    def _open_scratch(self, root: Path) -> AbstractContextManager[BinaryIO]:
         """Open a file in the folder `tmp` of a root. Raises OSError, also if the disk is full."""
         readme = root / "README"
         if not is_plain(readme):
             write_atomically(readme, README.encode())
-        is_full = self._is_full or self.is_filled()
-        if root == self.root and (is_full or _is_full(root)):
+        if root == self.root and (self._is_full or self.is_filled() or _is_full(root)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
-        with temporary(root / "tmp", root) as file:
-            yield file
+        return temporary(root / "tmp", root)
 
     def _find_overflow(self, error: OSError) -> Path:
         """Return the overflow, and note there why the store can't be written to.

@@ -187,18 +187,16 @@ def _is_scalars(value: Any) -> bool:
 
 def _is_text(value: Any) -> bool:
     """Return whether a value is a string that can be written, without NUL and lone surrogates."""
-    if not isinstance(value, str) or "\0" in value:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return _is_encodable(value, str.encode)
 
 
 def _is_system_name(value: Any) -> bool:
+    return _is_encodable(value, os.fsencode)
+
+
+def _is_encodable(value: Any, encode: Callable[[str], bytes]) -> bool:
     try:
-        return isinstance(value, str) and b"\0" not in os.fsencode(value)
+        return isinstance(value, str) and b"\0" not in encode(value)
     except UnicodeEncodeError:
         return False
 
@@ -213,18 +211,18 @@ def _is_shallow(value: Any) -> bool:
         if not level:
             return True
         inner: list[Any] = []
+        texts: list[str] = []  # checked at once, since most values are texts
         for each in level:
-            if isinstance(each, dict):
+            if isinstance(each, str):
+                texts.append(each)
+            elif isinstance(each, dict):
                 inner += [*each, *each.values()]
             elif isinstance(each, list):
                 inner += each
-            elif not (
-                _is_text(each)
-                or each is None
-                or isinstance(each, bool)
-                or _is_float(each)
-            ):
+            elif not (each is None or isinstance(each, bool) or _is_float(each)):
                 return False
+        if not _is_text("".join(texts)):
+            return False
         level = inner
     return False
 

@@ -18,8 +18,13 @@ from pipeline.compile.lower import lower
 from pipeline.config.emission import EmitConfig
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.archive_facts import describe_archive
-from pipeline.program.canonical import VOLATILE_METADATA, canonical_program, summarize_parts
-from pipeline.store.digest import hash_json
+from pipeline.program.canonical import (
+    VOLATILE_METADATA,
+    _with_numbered_symbols,
+    canonical_program,
+    summarize_parts,
+)
+from pipeline.store.digest import canonical_json, hash_json
 from tests.support.programs import shared_programs
 
 
@@ -216,6 +221,15 @@ def test_symbols_count_by_their_first_use_and_range():
     assert digest(other) == digest(PROGRAM)
     other["range_constraints"]["s0"]["max_val"] += 1
     assert digest(other) != digest(PROGRAM)
+
+
+@pytest.mark.parametrize("varies", [True, False])
+def test_the_text_has_all_symbols_numbered(varies):
+    """Those of a program of fixed sizes, too, which has none."""
+    program = PROGRAM if varies else serialized(export(torch.nn.ReLU(), (torch.ones(4),)))
+    assert (b'"expr_str"' in canonical_json(program)) == varies
+    canonical = canonical_program(program)
+    assert canonical.text == canonical_json(_with_numbered_symbols(canonical.program))
 
 
 def test_volatile_metadata_and_the_writer_do_not_count():

@@ -226,7 +226,7 @@ def find_debug_handles(
 ) -> list[tuple[int, int]]:
     """Return the debug handle and the source place of each node that these backends run, sorted."""
     places_by_handle: dict[int, int] = {}
-    for call in _iter_calls(lowered.graph_module, {}):
+    for call in _iter_calls(lowered.graph_module, {}) if backends else ():
         if call.delegate is None or call.backend not in backends:
             continue
         for node in iter_nodes(call.delegate.original_module):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.compile.inspect.arrays import Array
-from pipeline.program.archive_reader import open_archive
+from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive
 from pipeline.program.stored_zip import pieces_at, read_at
 
 
@@ -78,7 +78,11 @@ class ArchiveStorages:
         Raises ValueError if there is no such tensor, or it is a pickled object. Raises SourceError.
         """
         if (entry, kind) not in self._places:
-            self._places[entry, kind] = self._find_places(entry, kind)
+            with open_archive(self._path) as reader:  # once for both kinds
+                for stored_kind in KINDS:
+                    self._places[entry, stored_kind] = _find_places(
+                        reader, entry, stored_kind
+                    )
         places = self._places[entry, kind]
         if name not in places:
             raise ValueError(
@@ -87,15 +91,17 @@ class ArchiveStorages:
         begin, size = places[name]
         return FileStorage(self._file, begin, size)
 
-    def _find_places(self, entry: str, kind: str) -> dict[str, tuple[int, int]]:
-        """Return where each tensor's storage begins in the file, and its size in bytes."""
-        places: dict[str, tuple[int, int]] = {}
-        with open_archive(self._path) as reader:
-            for name, record in reader.payloads(kind, entry).items():
-                if record["use_pickle"]:
-                    continue
-                member = f"data/{kind}/{record['path_name']}"
-                begin = reader.members.place(member)
-                if begin is not None:
-                    places[name] = begin, reader.members.size(member)
-        return places
+
+def _find_places(
+    reader: ArchiveReader, entry: str, kind: str
+) -> dict[str, tuple[int, int]]:
+    """Return where each tensor's storage begins in the file, and its size in bytes."""
+    places: dict[str, tuple[int, int]] = {}
+    for name, record in reader.payloads(kind, entry).items():
+        if record["use_pickle"]:
+            continue
+        member = f"data/{kind}/{record['path_name']}"
+        begin = reader.members.place(member)
+        if begin is not None:
+            places[name] = begin, reader.members.size(member)
+    return places

@@ -86,6 +86,7 @@ _WITHOUT_VALUES = frozenset({
     *(torch.SymInt, torch.dtype, torch.device, torch.layout, torch.memory_format),
 })  # fmt: skip
 _DEVICE = torch.ops.prim.device.default
+_META = torch.device("meta")
 _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
 
 # The digests of the keys of results that this process made while it watched.
@@ -231,11 +232,16 @@ class _Mode(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if func is _DEVICE and type(args[0]) is FakeTensor:
-            # A third of all calls; torch's dispatcher comes to the same function, but later.
-            return FakeTensor.__torch_dispatch__(func, types, args)
+            # A third of all calls; the answer is that of `FakeTensor.__torch_dispatch__`.
+            tensor = args[0]
+            return (
+                _META if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
+            )
         keywords = kwargs or {}
-        if _are_fake(args) and _are_fake(keywords.values()):
-            return self._free(_call_next(func, types, args, keywords))
+        if _are_fake(args) and (not kwargs or _are_fake(kwargs.values())):
+            out = _call_next(func, types, args, keywords)
+            # Most results are fake: they save a call.
+            return out if type(out) is FakeTensor else self._free(out)
         watch = self._watch
         plain_tensors: list[torch.Tensor] = []
         if _gather(args, plain_tensors) or _gather(keywords.values(), plain_tensors):

@@ -16,14 +16,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pipeline.compile.inspect.arrays import (
-    Array,
     UnknownValueError,
     View,
     logical_bytes,
-    look,
 )
 from pipeline.compile.inspect.forms import find_forms
-from pipeline.features.refit.archive_storages import Storage, iter_pieces, read_storage
+from pipeline.features.refit.archive_storages import Storage, iter_pieces
 from pipeline.features.refit.recipes import Evaluation, find_sources
 from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
@@ -72,7 +70,7 @@ class _Changes:
         self.put = put
         self.blobs: dict[Digest, Digest] = {}
         self.keys: dict[str, str] = {}
-        self.storages: dict[int, Digest] = {}  # by step
+        self.storages: dict[int, tuple[Digest, int]] = {}  # digest and size by step
 
     def exchange(self, old: Digest, data: Storage, size: int) -> Digest:
         if data.nbytes != size:
@@ -167,7 +165,7 @@ def _make_blobs(
                 if is_stored
                 else changes.exchange(old, data, size)
             )
-            changes.storages[maker] = new
+            changes.storages[maker] = new, data.nbytes
             if old in named and not new_digests and new != old:
                 keyed[old] = _hash_key(data)
             new_digests.add(new)
@@ -254,14 +252,10 @@ def _describe_tensors(
                     news[old] = tensor["forms"]
                     continue
                 view = View.from_json(record)
-                storage = evaluation.storage(view.step)
-                whole = view.is_contiguous and (view.offset, view.nbytes) == (
-                    0,
-                    storage.nbytes,
-                )
-                read = partial(_look, storage, view)
-                new = changes.storages.get(view.step) if whole else None
-                if new is None:
+                read = partial(evaluation.values, view)
+                new, size = changes.storages.get(view.step, (None, 0))
+                whole = view.is_contiguous and (view.offset, view.nbytes) == (0, size)
+                if new is None or not whole:
                     values = read()
                     new = hash_bytes(logical_bytes(values))
                     read = partial(np.asarray, values)
@@ -278,10 +272,6 @@ def _describe_tensors(
             described[old] = new, forms
     changes.check({old: new for old, (new, _) in described.items()}, "constants")
     return described
-
-
-def _look(storage: Storage, view: View) -> Array:
-    return look(read_storage(storage), view)
 
 
 def exchange(

@@ -81,6 +81,7 @@ class Watch:
         # The step that made a storage; None if no constant went into it.
         self._storages: dict[int, tuple[StorageWeakRef, int | None]] = {}
         self._literals: dict[tuple[bytes, int], int] = {}
+        self._numbers: dict[str, int] = {}  # of steps, by their content
 
     def add_source(
         self, tensor: torch.Tensor, method: str, kind: str, name: str
@@ -121,16 +122,27 @@ class Watch:
 
     def note_free(self, tensor: torch.Tensor) -> None:
         """Record that no constant went into the storage of a plain tensor."""
-        if not self.is_accounted(tensor):
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages:
             self._storages[storage._cdata] = StorageWeakRef(storage), None
 
     def _note(self, tensor: torch.Tensor, step: dict[str, Any]) -> None:
         # The reference keeps the address from being reused for another storage, but holds no
         # memory.
         storage = tensor.untyped_storage()
-        self.steps.append(step)
-        self._storages[storage._cdata] = StorageWeakRef(storage), len(self.steps) - 1
+        self._storages[storage._cdata] = StorageWeakRef(storage), self._add_step(step)
+
+    def _add_step(self, step: dict[str, Any]) -> int:
+        """Add a step, unless an equal one makes the same bytes, and return its number.
+
+        Some constants are computed twice, to be stored and to be described.
+        """
+        number = len(self.steps)
+        if step["op"] != UNKNOWN:
+            number = self._numbers.setdefault(repr(step), number)
+        if number == len(self.steps):
+            self.steps.append(step)
+        return number
 
     def describe_arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]

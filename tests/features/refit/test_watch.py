@@ -67,6 +67,18 @@ def test_what_is_no_value_is_not(name):
     assert not watched_read(METADATA[name])[0].guards
 
 
+def test_a_value_that_is_computed_twice_is_one_step():
+    watch, _ = watched_read(lambda w: [w * 2, w * 2, w * 3, (w * 2).neg()])
+    assert [step["op"] for step in watch.steps[1:]] == [
+        *["aten.mul.Tensor"] * 2,
+        "aten.neg.default",
+    ]
+    assert watch.steps[3]["args"][0]["step"] == 1
+    # Nothing is known about the results of operators that numpy can't repeat.
+    watch, _ = watched_read(lambda w: [w.sin(), w.sin()])
+    assert [step["op"] for step in watch.steps[1:]] == [UNKNOWN] * 2
+
+
 def test_a_guard_holds_while_the_answer_is_the_same():
     """It guards the answer to a query, not the weight itself."""
     watch, _ = watched_read(READS["truth"])
