@@ -64,7 +64,7 @@ _MOVING = ("aten::set_", "aten::resize_", "aten::resize_as_")
 
 # torch's operators, and ExecuTorch's copies of those that must not be decomposed yet, which run as
 # the operators do.
-_NAMESPACES = re.compile(r"(aten|EDGE_DO_NOT_DECOMP)\.")
+_NAMESPACES = re.compile(r"\A(?:aten|EDGE_DO_NOT_DECOMP)\.")
 
 
 class _UnknownEffectsError(Exception):
