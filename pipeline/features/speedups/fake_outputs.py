@@ -42,14 +42,13 @@ def make_info(original: _Function) -> _Function:
             if kind is not None:
                 known.add(kind)
             return entry
-        made = vars(self)
-        made["_output_from_cache_entry"] = lambda *entry: (
-            output
-        )  # its keys equal themselves
+        own = vars(self)
+        # The original compares the keys of what this returns with those of the output.
+        own["_output_from_cache_entry"] = lambda *entry: output
         try:
             return original(self, state, key, func, args, *rest)
         finally:
-            del made["_output_from_cache_entry"]
+            del own["_output_from_cache_entry"]
 
     return describe
 
