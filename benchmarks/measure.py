@@ -116,11 +116,14 @@ def _have_one_memory(one: int, other: int) -> bool:
 
 
 def _memory(process: int) -> int:
-    """Return the proportional set size in bytes, or 0 if the process has ended."""
+    """Return the proportional set size in bytes, swapped pages included.
+
+    It is 0 if the process has ended.
+    """
     with suppress(OSError):
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        held = (line.split()[1] for line in lines if line.startswith(("Pss:", "SwapPss:")))
+        return 1024 * sum(map(int, held))
     return 0
 
 
