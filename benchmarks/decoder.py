@@ -93,10 +93,15 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def make_decoder(
-    layers: int = 4, width: int = 128, hidden: int = 512, vocabulary: int = 1000, prompt: int = 32
+    layers: int = 4,
+    width: int = 128,
+    hidden: int = 512,
+    vocabulary: int = 1000,
+    prompt: int = 32,
+    seed: int = 0,
 ) -> Decoder:
-    """Return a decoder with random weights, the same on each call."""
-    torch.manual_seed(0)
+    """Return a decoder with random weights, determined by the seed."""
+    torch.manual_seed(seed)
     decoder = Decoder(layers, width, hidden, vocabulary, prompt)
     return decoder.eval().requires_grad_(False)
 
@@ -111,5 +116,5 @@ def export_decoder(decoder: Decoder) -> dict[str, ExportedProgram]:
     return {"prefill": prefill, "decode": export(decoder, (token, state, state.clone()))}
 
 
-def export_methods(**sizes: int) -> dict[str, ExportedProgram]:
-    return export_decoder(make_decoder(**sizes))
+def export_methods(**options: int) -> dict[str, ExportedProgram]:
+    return export_decoder(make_decoder(**options))

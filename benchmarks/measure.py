@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
-_LOOK = 0.1  # seconds between two readings of memory
+_LOOK = 0.1  # seconds between two readings of memory, at least
+_LOOK_SHARE = 0.05  # of the time that readings may take, since a process waits for them
 _LIBC = ctypes.CDLL(None)
 _KCMP_VM = 1  # of `kcmp`: compares whether two processes share an address space
 _TAIL = 2000  # characters to show of a failed process's output
@@ -85,8 +86,11 @@ def _watched_memory(process: int) -> Iterator[list[int]]:
     held, ended = [0], threading.Event()
 
     def look() -> None:
-        while not ended.wait(_LOOK):
+        pause = _LOOK
+        while not ended.wait(pause):
+            started = time.perf_counter()
             held.append(sum(map(_memory, _tree(process))))
+            pause = max(_LOOK, (time.perf_counter() - started) / _LOOK_SHARE)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
