@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeline.report.method_records import Figure, OutputErrorRecord
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 14  # values; a chunk of each tensor fits into the cache of a processor
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,12 @@ def _describe_kind(value: Any) -> str:
 
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
+    scale = 1.0
     # Scaled by the greatest value, since squares could overflow or underflow.
-    scales = map(greatest_magnitude, (_flatten(actual), _flatten(expected)))
-    sums = _Sums(scale=max(scales) or 1.0)
+    if expected.dtype in (torch.float64, torch.complex128):
+        scales = map(greatest_magnitude, (_flatten(actual), _flatten(expected)))
+        scale = max(scales) or 1.0
+    sums = _Sums(scale)
     for a, e, distance in iter_chunks(actual, expected):
         sums.add(a, e, distance)
     if sums.disagreeing:
@@ -144,12 +147,13 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
         return OutputError(
             0.0, 0.0, math.inf, agreement=agreement, rows=rows, nonfinite=sums.nonfinite
         )
-    rank = math.ceil(distance.numel() * 0.999)
+    # Several times as fast as `kthvalue`.
+    greatest = distance.topk(distance.numel() - math.ceil(distance.numel() * 0.999) + 1)
     return OutputError(
         float(distance.max()),
         float(distance.mean()),
         sums.sqnr_db,
-        p999_abs=float(distance.kthvalue(rank).values),
+        p999_abs=float(greatest.values[-1]),
         relative=sums.relative(distance),
         cosine=sums.cosine,
         agreement=agreement,
@@ -181,19 +185,23 @@ class _Sums:
         self.distances = [torch.zeros(0, dtype=torch.float64)]
 
     def add(self, actual: Tensor, expected: Tensor, distance: Tensor) -> None:
-        agree = (actual == expected) | (actual.isnan() & expected.isnan())
-        finite = actual.isfinite() & expected.isfinite()
-        self.nonfinite += int((~finite & agree).sum())
-        self.disagreeing += int((~finite & ~agree).sum())
-        a = actual[finite] / self.scale
-        e = expected[finite] / self.scale
-        distance = distance[finite]
-        self.signal += e.square().sum()
-        self.noise += (distance / self.scale).square().sum()
-        self.power += a.square().sum()
-        self.product += (a * e).sum()
-        self.magnitude += e.abs().sum()
+        if not distance.sum().isfinite():
+            agree = (actual == expected) | (actual.isnan() & expected.isnan())
+            finite = actual.isfinite() & expected.isfinite()
+            self.nonfinite += int((~finite & agree).sum())
+            self.disagreeing += int((~finite & ~agree).sum())
+            actual, expected, distance = (
+                values[finite] for values in (actual, expected, distance)
+            )
         self.distances.append(distance)
+        a, e, d = actual, expected, distance
+        if self.scale != 1:
+            a, e, d = (values / self.scale for values in (a, e, d))
+        self.signal += e.dot(e)
+        self.noise += d.dot(d)
+        self.power += a.dot(a)
+        self.product += a.dot(e)
+        self.magnitude += e.abs().sum()
 
     @property
     def sqnr_db(self) -> float | None:
@@ -229,7 +237,8 @@ def _agreement(actual: Tensor, expected: Tensor) -> tuple[float | None, int]:
 
 
 def _rows(tensor: Tensor, length: int) -> Tensor:
-    return tensor.detach().cpu().double().reshape(-1, length)
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    return tensor.detach().cpu().to(dtype).reshape(-1, length)
 
 
 def greatest_magnitude(value: Any) -> float:

@@ -73,10 +73,13 @@ def find_worst_place(
 def _excess(
     actual: Tensor, expected: Tensor, distance: Tensor, allowed: Tensor
 ) -> Tensor:
+    excess = distance - allowed
+    if excess.sum().isfinite():
+        return excess
     finite = actual.isfinite() & expected.isfinite()
     agree = (actual == expected) | (actual.isnan() & expected.isnan())
     otherwise = torch.where(agree, -math.inf, math.inf)
-    return torch.where(finite, distance - allowed, otherwise)
+    return torch.where(finite, excess, otherwise)
 
 
 def _index_of(number: int, tensor: Tensor) -> tuple[int, ...]:
