@@ -67,11 +67,6 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
     return fitting
 
 
-def fit_names(names: Iterable[str], word: str) -> list[str]:
-    """Return the names that a word or pattern matches; empty if the word means something else."""
-    return [name for name in names if _fits(name, word)]
-
-
 def find_targets(plan: Plan, words: Iterable[str]) -> list[Target]:
     """Return the targets that words of the form `package[/method]` select, by default all packages.
 
@@ -114,12 +109,12 @@ def _fitting_methods(word: str, methods: Sequence[str]) -> list[str]:
         patterns = word.split("+")
     fitting = []
     for method in methods:
-        if any(_fits(method, pattern) for pattern in patterns):
+        if any(fits_word(method, pattern) for pattern in patterns):
             fitting.append(method)
     return fitting
 
 
-def _fits(name: str, pattern: str) -> bool:
+def fits_word(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern)
 
 

@@ -18,7 +18,6 @@ from pipeline.moments import find_link_files
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
 from pipeline.store.digest import Digest
-from pipeline.store.entries import fits_action
 from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.pieces import Piece, blobs_of_files, find_size, iter_content
 from pipeline.store.store import MissingBlobError, Store
@@ -44,7 +43,7 @@ def find_stored(store: Store, action: Action) -> Mapping[str, Any] | None:
     """Return the stored result of an action if it is complete and fits the action, or None."""
     with suppress(MissingBlobError):
         if entry := store.get(action.digest):
-            if not (wrong := _find_mismatch(store, action, entry.result)):
+            if not (wrong := find_mismatch(store, action, entry.result)):
                 return entry.result
             _log.warning(
                 "the store's result of %s is not used: %s", action.title, wrong
@@ -52,19 +51,7 @@ def find_stored(store: Store, action: Action) -> Mapping[str, Any] | None:
     return None
 
 
-def find_wrong_result(store: Store, action: Action, result: Mapping[str, Any]) -> str:
-    """Return what is wrong with a result from a remote worker, or "" if it fits the action.
-
-    The result may be that of a failed validation. Raises MissingBlobError.
-    """
-    if not fits_action(action.key, result):
-        return "it does not have the form of such a result"
-    if result.get("facts", {}).get("ok", True):
-        return _find_mismatch(store, action, result)
-    return _find_wrong_content(store, result)
-
-
-def _find_mismatch(store: Store, action: Action, result: Result) -> str:
+def find_mismatch(store: Store, action: Action, result: Result) -> str:
     """Return which file of a result doesn't fit the action, or "" if all do.
 
     Raises MissingBlobError.
@@ -73,12 +60,12 @@ def _find_mismatch(store: Store, action: Action, result: Result) -> str:
         "link": _find_wrong_manifest,
         "validate": _find_wrong_report,
     }
-    return _find_wrong_content(store, result) or check[action.kind](
+    return find_wrong_content(store, result) or check[action.kind](
         store, action, result
     )
 
 
-def _find_wrong_content(store: Store, result: Result) -> str:
+def find_wrong_content(store: Store, result: Result) -> str:
     # Imports typing_extensions, which a no-op run doesn't need.
     from pipeline.report.records import find_form, fits_name
 

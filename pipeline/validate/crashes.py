@@ -21,11 +21,12 @@ from pipeline.store.forms import fits
 class CrashLog:
     """Two files next to the logs of a package: the current step of its worker, and its crashes.
 
-    `timeout` is the time limit of each step in seconds; 0 means none.
+    `step_file` holds the step as JSON. `timeout` is the time limit of each step in seconds; 0 means
+    none.
     """
 
     def __init__(self, logs: Path, package: str, timeout: float = 0) -> None:
-        self._step = logs / package / "validate.step"
+        self.step_file = logs / package / "validate.step"
         self._crashes = logs / package / "validate.crashes"
         self._timeout = timeout
         self._latest: tuple[str, str] | None = None
@@ -40,9 +41,9 @@ class CrashLog:
         if (method, step) != self._latest:
             self._latest = method, step
             with suppress(OSError):
-                self._step.parent.mkdir(parents=True, exist_ok=True)
-                clear_place(self._step)
-                self._step.write_text(json.dumps([method, step, self._timeout]))
+                self.step_file.parent.mkdir(parents=True, exist_ok=True)
+                clear_place(self.step_file)
+                self.step_file.write_text(json.dumps([method, step, self._timeout]))
         signal.setitimer(signal.ITIMER_REAL, self._timeout)
         try:
             yield
@@ -56,7 +57,7 @@ class CrashLog:
         says how the process ended, for example "SIGSEGV(-11)".
         """
         try:
-            method, step, timeout = json.loads(self._step.read_text())
+            method, step, timeout = json.loads(self.step_file.read_text())
         except (OSError, ValueError):  # missing or partly written
             return False
         recorded = self.crashes()
@@ -91,20 +92,9 @@ class CrashLog:
         if crashes:
             write_atomically(self._crashes, json.dumps(dict(crashes)).encode())
 
-    def read_step(self) -> str:
-        """Return the last recorded step, as text for another machine's log, or ""."""
-        try:
-            return self._step.read_text()
-        except (OSError, ValueError):
-            return ""
-
-    def write_step(self, text: str) -> None:
-        """Record a step from another machine's log."""
-        write_atomically(self._step, text.encode())
-
     def clear(self, crashes: bool = True) -> None:
         """Delete the step, and also the crashes unless they should be kept."""
         with suppress(OSError):
-            remove(self._step)
+            remove(self.step_file)
             if crashes:
                 remove(self._crashes)

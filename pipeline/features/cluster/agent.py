@@ -119,7 +119,7 @@ class _Performance:
             facts = {
                 name: value for name, value in vars(lost).items() if name != "host"
             }
-            answer = {"lost": {**facts, "step": crash_log.read_step()}}
+            answer = {"lost": {**facts, "step": _read_step(crash_log)}}
         answer |= {"log": "", "worker": self._worker.address, "host": _host()}
         with suppress(OSError):
             answer["log"] = log_path(self._action, self._workspace).read_text(
@@ -174,3 +174,11 @@ class _Performance:
         task = self._worker.state.tasks.get(self._key)
         running = self._worker.status in (Status.running, Status.paused)
         return running and task is not None and task.state == "executing"
+
+
+def _read_step(log: CrashLog) -> str:
+    """Return the last recorded step, as text for another machine's log, or ""."""
+    try:
+        return log.step_file.read_text()
+    except (OSError, ValueError):
+        return ""

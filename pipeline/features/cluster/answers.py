@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.features.cluster.forms import Json, is_answer
@@ -12,11 +13,12 @@ from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.action_status import log_name, log_path, progress_path, write_status
 from pipeline.run.performed import Report
-from pipeline.run.stored import find_wrong_result
+from pipeline.run.stored import find_mismatch, find_wrong_content
+from pipeline.store.entries import fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import remove, write_atomically
 from pipeline.store.remote_tier import RemoteCounts
-from pipeline.store.store import MissingBlobError
+from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.usage import Usage
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
@@ -94,7 +96,7 @@ class Answers:
         store, result = self._workspace.store, performed["result"]
         try:
             if result is not None:
-                wrong = find_wrong_result(store, action, result)
+                wrong = _find_wrong_result(store, action, result)
                 return f"its worker's result is not used: {wrong}" if wrong else ""
             is_stored = store.get(action.digest) is not None
         except MissingBlobError:
@@ -124,3 +126,15 @@ def _parse(text: object) -> Json:
         raise PipelineError("its worker's answer has an unknown form")
     complete: Json = answer
     return complete
+
+
+def _find_wrong_result(store: Store, action: Action, result: Mapping[str, Any]) -> str:
+    """Return what is wrong with a result from a remote worker, or "" if it fits the action.
+
+    The result may be that of a failed validation. Raises MissingBlobError.
+    """
+    if not fits_action(action.key, result):
+        return "it does not have the form of such a result"
+    if result.get("facts", {}).get("ok", True):
+        return find_mismatch(store, action, result)
+    return find_wrong_content(store, result)

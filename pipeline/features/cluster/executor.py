@@ -28,6 +28,7 @@ from pipeline.run.action_status import log_name
 from pipeline.run.executors import ExecutorLostError, WorkerLostError
 from pipeline.run.performed import Report
 from pipeline.store.errors import PipelineError, describe_error
+from pipeline.store.files import write_atomically
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
@@ -169,7 +170,8 @@ class ClusterExecutor:
             self._refuse(shipment, answer)
         elif "lost" in answer:
             lost = answer["lost"]
-            CrashLog(self._workspace.logs, str(action.package)).write_step(lost["step"])
+            log = CrashLog(self._workspace.logs, str(action.package))
+            write_atomically(log.step_file, lost["step"].encode())
             raise WorkerLostError(
                 signals=lost["signals"],
                 stage=lost["stage"],

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 from pipeline.cli.columns import columns
-from pipeline.cli.grammar import fit_names
+from pipeline.features.gates.names import fit_names
 from pipeline.features.gates.references import Reference, open_reference
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import describe_changes

@@ -7,9 +7,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
-from pipeline.cli.grammar import describe_no_packages, fit_names
+from pipeline.cli.grammar import describe_no_packages
 from pipeline.features.gates.comparison import compare_builds, describe_one_build
 from pipeline.features.gates.figures import read_build
+from pipeline.features.gates.names import fit_names
 from pipeline.features.gates.references import (
     Reference,
     open_baselines,
