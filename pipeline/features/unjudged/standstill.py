@@ -22,7 +22,7 @@ from pipeline.features.unjudged.dependence import (
     find_dependences,
     output_values,
 )
-from pipeline.features.unjudged.movement import OutputMovement
+from pipeline.features.unjudged.movement import OutputMovement, have_same_leaves
 from pipeline.features.unjudged.unmoved_node import describe_standstill
 from pipeline.program.eager import functionalized
 from pipeline.program.inputs import InputSet
@@ -88,6 +88,8 @@ class StandstillJudge:
         self.is_observed = is_observed
         self.budget = budget or Budget()
         self.root = root
+        self._tried: dict[InputSet, list[list[Any]]] = {}
+        self._elsewhere: dict[tuple[InputSet, int | None], list[Any] | None] = {}
 
     def judge(self) -> list[dict[str, Any]]:
         """Return the movement of each output, with the reason if it is not judged."""
@@ -157,8 +159,8 @@ class StandstillJudge:
         on = "in the one call"
         if output.calls > 1:
             on = f"in all {plural(output.calls, 'call')}"
-        if output.other_inputs is None:
-            on += f", and in {_REDRAWN} of its source on other inputs"
+        if output.other_inputs is None and self._redrawn_calls:
+            on += f", and in {self._redrawn_calls} of its source on other inputs"
         where = self._describe_place(place, output)
         if output.moves_if_large:
             where += "; on large inputs it moves"
@@ -185,17 +187,43 @@ class StandstillJudge:
 
     def _moves_elsewhere(self, place: int, output: OutputMovement) -> bool:
         """Return whether the source gives another value on other inputs of the same sizes."""
-        first = next(iter(output.firsts.values()))
-        leaves = flatten(self.program, first.inputs)
-        with suppress(Exception):  # the package's own call has reported it
-            expected = self._run(leaves)[place]
-            for number in range(_REDRAWN):
-                with suppress(Exception):  # for an index that is too large, say
-                    value = self._run(self._redraw(leaves, number))[place]
-                    error = compare(expected, value)
-                    if check_limits(error, expected, value, output.limits):
-                        return True
+        inputs = next(iter(output.firsts.values())).inputs
+        expected = self._run_elsewhere(inputs, None)
+        if expected is None:
+            return False
+        for number in range(_REDRAWN):
+            outputs = self._run_elsewhere(inputs, number)
+            if outputs is not None:
+                error = compare(expected[place], outputs[place])
+                if check_limits(error, expected[place], outputs[place], output.limits):
+                    return True
         return False
+
+    def _run_elsewhere(self, inputs: InputSet, number: int | None) -> list[Any] | None:
+        """Return the source's outputs on redrawn inputs, or on the inputs themselves for None.
+
+        All outputs share these calls. Returns None if the source refuses the inputs, or if earlier
+        ones have the same values, which happens if the examples have a single integer.
+        """
+        if (inputs, number) not in self._elsewhere:
+            self._elsewhere[inputs, number] = None
+            leaves: list[Any] = flatten(self.program, inputs)
+            if number is not None:
+                leaves = self._redraw(leaves, number)
+            tried = self._tried.setdefault(inputs, [])
+            if not any(have_same_leaves(leaves, others) for others in tried):
+                tried.append(leaves)
+                with suppress(Exception):  # for an index that is too large, say
+                    self._elsewhere[inputs, number] = self._run(leaves)
+        return self._elsewhere[inputs, number]
+
+    @property
+    def _redrawn_calls(self) -> int:
+        """The number of calls on redrawn inputs that the source accepted."""
+        return sum(
+            outputs is not None and number is not None
+            for (_, number), outputs in self._elsewhere.items()
+        )
 
     def _run(self, leaves: Sequence[Any]) -> list[Any]:
         self._source.budget = Budget()  # the verdict needs these few calls

@@ -10,6 +10,7 @@ from torch.export import export
 from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.features.unjudged.movement import OutputMovement
 from pipeline.program.inputs import InputSet
+from pipeline.validate.node_values import NodeValues
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import lowered, write
 
@@ -101,6 +102,27 @@ def test_where_all_calls_were_on_one_input_the_source_tells_whether_it_moves():
     method = validated(lambda m, x: x > 100, inputs=0)
     assert "in the one call, and in 6 of its source on other inputs" in method.verdict_reason
     assert "aten.gt" in method.verdict_reason
+
+
+def test_outputs_share_the_calls_of_the_source_on_other_inputs(monkeypatch):
+    calls = []
+    call = NodeValues.call
+    monkeypatch.setattr(NodeValues, "call", lambda *args: calls.append(args) or call(*args))
+    method = validated(lambda m, x: (x * 2, x * 3, x > 100), inputs=0)
+    assert [record["judged"] for record in method.movement] == [True, True, False]
+    # On the call's own inputs and on six others, then on two to find the operator.
+    assert len(calls) == 9
+
+
+def test_integers_that_are_drawn_again_are_no_other_inputs():
+    """The examples have a single integer, so half of the redrawn inputs are the examples."""
+    tokens = torch.ones(1, 4, dtype=torch.int64)
+    program = export(Calls(lambda m, x: x > 100), (tokens,))
+    pte = write("moving.pte", lowered({"run": program}).buffer)
+    examples = {"run": (InputSet((tokens,), {}, "example 0"),)}
+    config = ValidateConfig(latency={"seconds": 0}, inputs=0)
+    (method,) = validate_package(pte, (), {"run": program}, examples, config, {}).methods
+    assert "and in 3 of its source on other inputs" in method.verdict_reason
 
 
 def test_large_inputs_alone_judge_nothing():
