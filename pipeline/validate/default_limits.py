@@ -93,11 +93,11 @@ def _limits_of_floats(
     nonfinite = False
     beyond = 0.0
     least_sqnr = math.inf
+    is_known = expected.isfinite()
     for value in rounded:
-        both = value.isfinite() & expected.isfinite()
-        differs = value.isfinite() != expected.isfinite()
-        nonfinite = nonfinite or bool(differs.any())
-        finite = torch.where(both, value, expected)
+        is_finite = value.isfinite()
+        nonfinite = nonfinite or not is_finite.equal(is_known)
+        finite = torch.where(is_finite & is_known, value, expected)
         error = compare(finite, expected)
         worst = find_worst_place(error, finite, expected, 0.0, rtol / times)
         beyond = max(beyond, times * worst.excess)

@@ -131,12 +131,9 @@ def _describe_kind(value: Any) -> str:
 
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
-    scale = 1.0
     # Scaled by the greatest value, since squares could overflow or underflow.
-    if expected.dtype in (torch.float64, torch.complex128):
-        scales = map(greatest_magnitude, (_flatten(actual), _flatten(expected)))
-        scale = max(scales) or 1.0
-    sums = _Sums(scale)
+    scales = map(greatest_magnitude, (_flatten(actual), _flatten(expected)))
+    sums = _Sums(scale=max(scales) or 1.0)
     for a, e, distance in iter_chunks(actual, expected):
         sums.add(a, e, distance)
     if sums.disagreeing:
@@ -148,12 +145,12 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
             0.0, 0.0, math.inf, agreement=agreement, rows=rows, nonfinite=sums.nonfinite
         )
     # Several times as fast as `kthvalue`.
-    greatest = distance.topk(distance.numel() - math.ceil(distance.numel() * 0.999) + 1)
+    greatest = distance.topk(distance.numel() // 1000 + 1).values
     return OutputError(
         float(distance.max()),
         float(distance.mean()),
         sums.sqnr_db,
-        p999_abs=float(greatest.values[-1]),
+        p999_abs=float(greatest[-1]),
         relative=sums.relative(distance),
         cosine=sums.cosine,
         agreement=agreement,
@@ -194,9 +191,7 @@ class _Sums:
                 values[finite] for values in (actual, expected, distance)
             )
         self.distances.append(distance)
-        a, e, d = actual, expected, distance
-        if self.scale != 1:
-            a, e, d = (values / self.scale for values in (a, e, d))
+        a, e, d = (values / self.scale for values in (actual, expected, distance))
         self.signal += e.dot(e)
         self.noise += d.dot(d)
         self.power += a.dot(a)

@@ -12,6 +12,7 @@ from pipeline.features.unjudged.movement import OutputMovement
 from pipeline.features.unjudged.standstill import StandstillJudge
 from pipeline.program.inputs import InputSet
 from pipeline.validate.budget import Budget
+from pipeline.validate.call_limits import DerivedLimits
 
 
 class MovementJudge:
@@ -36,6 +37,15 @@ class MovementJudge:
         for place, (value, output_limits) in enumerate(outputs):
             movement = self.movement.setdefault(place, OutputMovement())
             movement.add(value, output_limits, inputs, case)
+
+    def would_notice(
+        self, expected: Sequence[Any], closest: Sequence[DerivedLimits]
+    ) -> bool:
+        """Return whether a call would show, by the closest limits, that a further output moves."""
+        for place, output in self.movement.items():
+            if output.would_notice(expected[place], closest[place].capped):
+                return True
+        return False
 
     def release(self) -> None:
         """Drop the values that are no longer needed, once all calls are made."""

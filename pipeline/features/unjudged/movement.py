@@ -7,6 +7,7 @@ always returns the source's outputs on the first inputs, must exceed the limits 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,9 @@ class FirstValue:
         """Record which positions have another value by now."""
         if not isinstance(value, Tensor):
             return
-        changed = (value != self.value) & ~(value.isnan() & self.value.isnan())
+        changed = value != self.value
+        if not _is_finite(value):
+            changed &= ~(value.isnan() & self.value.isnan())
         self.moved = changed if self.moved is None else self.moved | changed
 
 
@@ -109,14 +112,24 @@ class OutputMovement:
         self._measure(first, value)
         self.noticed = self.noticed or _exceeds(first.value, value, limits)
 
+    def would_notice(self, value: Any, limits: Limits) -> bool:
+        """Return whether a value would show that the output moves, which no earlier one did."""
+        if self.noticed or self._released:
+            return False
+        value, shape = _thin_out(value), _shape_of(value)
+        return shape in self.firsts and _exceeds(
+            self.firsts[shape].value, value, limits
+        )
+
     def _measure(self, first: FirstValue, value: Any) -> None:
         """Add the distance of a value from the first one, over elements that are finite in both."""
         first_value, later_value = first.value, value
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and not (
+            _is_finite(first_value) and _is_finite(later_value)
+        ):
             both = first_value.isfinite() & later_value.isfinite()
-            if not both.all():
-                first_value = first_value[both]
-                later_value = later_value[both]
+            first_value = first_value[both]
+            later_value = later_value[both]
         error = compare(first_value, later_value)
         if not math.isfinite(error.max_abs):  # text
             return
@@ -129,7 +142,7 @@ class OutputMovement:
     def _count(self, value: Any, is_example: bool) -> None:
         size = value.numel() if isinstance(value, Tensor) else 1
         nans = nonfinite = 0
-        if isinstance(value, Tensor) and not value.isfinite().all():
+        if isinstance(value, Tensor) and not _is_finite(value):
             nans = int(value.isnan().sum())
             nonfinite = int((~value.isfinite()).sum())
         elif isinstance(value, float) and not math.isfinite(value):
@@ -192,6 +205,10 @@ def have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:
         return True
     leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
     other_leaves = pytree.tree_leaves((other_inputs.args, other_inputs.kwargs))
+    return have_same_leaves(leaves, other_leaves)
+
+
+def have_same_leaves(leaves: Sequence[Any], other_leaves: Sequence[Any]) -> bool:
     return len(leaves) == len(other_leaves) and all(map(_is_same, leaves, other_leaves))
 
 
@@ -201,6 +218,14 @@ def _is_same(value: Any, other_value: Any) -> bool:
             torch.equal(value, other_value)
         )
     return bool(type(value) is type(other_value) and value == other_value)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor is known to have only finite values: then its sum mostly is finite.
+
+    This is much faster than a look at each value.
+    """
+    return bool(tensor.sum().isfinite())
 
 
 def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:

@@ -1,0 +1,115 @@
+"""The program is run with rounded values only where this can change a verdict."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+from pipeline.config.validation import ValidateConfig
+from pipeline.features.rounding.source import RoundedSource
+from pipeline.program.inputs import InputSet
+from pipeline.validate.default_limits import LEAST_ATOL, RUNS
+from pipeline.validate.package import validate_package
+from tests.devices.test_bindings import lowered, write
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(x).tanh()
+
+
+class Counter(Layers):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(1))
+
+    def forward(self, x):
+        self.steps.add_(1)
+        return super().forward(x) + self.steps
+
+
+X = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
+MOVED = [InputSet((X * factor,), {}, f"example {factor}") for factor in (1, 2, 3)]
+
+
+@pytest.fixture
+def rounded(monkeypatch):
+    """Return a list to which each run with rounded values is added."""
+    runs = []
+    run = RoundedSource.run
+    monkeypatch.setattr(RoundedSource, "run", lambda *args: runs.append(args) or run(*args))
+    return runs
+
+
+def validated(module, examples, damaged=None):
+    program = export(module.eval(), (X,))
+    built = program if damaged is None else export(damaged.eval(), (X,))
+    pte = write("rounded.pte", lowered({"run": built}).buffer)
+    config = ValidateConfig(latency={"seconds": 0}, inputs=0)
+    return validate_package(pte, (), {"run": program}, {"run": examples}, config, {}).methods[0]
+
+
+def test_of_right_calls_only_the_first_that_moves_an_output_is_rounded(rounded):
+    method = validated(Layers(), MOVED)
+    assert method.verdict == "passed" and len(method.runs) == 3
+    assert len(rounded) == RUNS
+    assert all(run.limits[0].atol == pytest.approx(LEAST_ATOL, rel=0.5) for run in method.runs)
+
+
+def test_calls_on_the_same_inputs_are_not_rounded(rounded):
+    assert validated(Layers(), MOVED[:1] * 3).verdict == "passed"
+    assert not rounded
+
+
+def test_a_call_beyond_the_closest_limits_is_rounded(rounded):
+    wrong = Layers()
+    with torch.no_grad():
+        wrong.linear.bias += 1e-3
+    method = validated(Layers(), MOVED[:1], wrong)
+    assert method.verdict == "failed"
+    assert len(rounded) > RUNS  # again, since two runs don't explain the error
+
+
+def test_each_call_of_a_method_with_state_is_rounded(rounded):
+    """Rounded programs change their own buffers."""
+    assert validated(Counter(), MOVED).verdict == "passed"
+    calls = len(rounded) / RUNS
+    assert calls >= len(MOVED) and calls == int(calls)
+
+
+class Cancelling(nn.Module):
+    """Rounding moves its output by up to 1e-3, whatever the output."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return (x * self.weight + 1e4) - 1e4
+
+
+def test_an_output_that_moves_no_further_than_by_rounding_is_not_judged(rounded):
+    """A package that ignored its inputs would pass, however exact this one is."""
+    sets = [InputSet((X * 0.1 * factor,), {}, f"{factor}") for factor in (1, 1.004, 1.008)]
+    method = validated(Cancelling(), sets)
+    assert method.verdict == "not judged"
+    assert rounded and "within its limits" in method.verdict_reason
+    method = validated(Cancelling(), MOVED)
+    assert method.verdict == "passed"
+    first, second, third = (run.limits[0].atol for run in method.runs)
+    assert second > 10 * third > 10 * first / 2
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_package_that_ignores_its_inputs_fails(frozen):
+    class Frozen(Layers):
+        def forward(self, x):
+            return Layers.forward(self, X) + x * 0
+
+    method = validated(Layers(), MOVED, Frozen() if frozen else None)
+    assert method.verdict == ("failed" if frozen else "passed")
