@@ -197,7 +197,8 @@ def _new_workspace(root: Path, decoder: str, precision: str) -> Checkout:
 def _write_config(checkout: Checkout, decoder: str, precision: str, seed: int) -> None:
     export = json.dumps({**DECODERS[decoder], "seed": seed})
     lines = ["model: decoder", "target: android-arm64", f"export: {export}"]
-    lines.append("methods:")
+    # Validated as a whole, even on a busy machine.
+    lines += ["validate: {budget: 3600}", "methods:"]
     for method in ("prefill", "decode"):
         lines += [f"  {method}:", "    partitioners: [xnnpack]"]
         lines += [f"    quantize: {SCHEME}"] if precision == "4bit" else []
