@@ -148,13 +148,6 @@ class QuantizeConfig(Options):
         return self.calibration == (GENERATED,)
 
     @property
-    def quantizes_as_it_comes(self) -> bool:
-        """Whether any of the quantizer's schemes is dynamic."""
-        return any(
-            getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes()
-        )
-
-    @property
     def depends_on_host(self) -> bool:
         """Whether the quantizer's result can depend on this machine's instruction sets.
 

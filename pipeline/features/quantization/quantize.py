@@ -277,7 +277,7 @@ def _apply_pt2e(
     # Constant folding executes everything that no input reaches, including in-place updates, so a
     # counter has advanced.
     _restore_state(converted, state)
-    if spec.quantizes_as_it_comes:
+    if any(getattr(scheme, "dynamic", spec.dynamic) for scheme in spec.schemes()):
         # Quantize each user of a tensor separately, as in ExecuTorch's own LLM export. Otherwise
         # partitions that take turns reading one tensor, as the layers of a decoder read the
         # encoder's memory, depend on each other in a cycle, and lowering fails with "found
