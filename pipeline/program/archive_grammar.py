@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from keyword import iskeyword
 from typing import Any
 
@@ -23,6 +24,9 @@ from pipeline.program.size_expressions import (
     is_symbol,
 )
 from pipeline.store.names import is_file_name
+
+# Raises `_WrongError`.
+Check = Callable[[Any], object]
 
 _LONGEST_NAME = 1000
 _DUNDER = re.compile(r"__\w*__")
@@ -36,7 +40,7 @@ _PART = re.compile(r"[^\x00-\x1f\x7f\"\ud800-\udfff]{1,999}(?<!\\)")
 def check_document(cls: str, value: Any) -> None:
     """Raise ValueError if a JSON value doesn't match a class of the schema, and say where."""
     try:
-        _check(cls, value)
+        _make_check(cls)(value)
     except _WrongError as error:
         place = "".join(reversed(error.place)).removeprefix(".")
         raise ValueError(f"{place}: {error.what}" if place else error.what) from None
@@ -51,41 +55,48 @@ class _WrongError(Exception):
         self.place: list[str] = []
 
 
-def _check(kind: str, value: Any) -> None:
+@cache
+def _make_check(kind: str) -> Check:
+    """Return the function that checks values of a kind, found once: programs have many values."""
     if kind[-1] == "?":
-        if value is not None:
-            _check(kind[:-1], value)
-    elif kind[0] == "[":
-        _expect(value, list, "a list")
-        for number, element in enumerate(value):
-            _check_at(
-                f"[{number}]",
-                kind[1:-1],
-                element,
-            )
-    elif kind[0] == "{":
-        _expect(value, dict, "a mapping")
+        check = _make_check(kind[:-1])
+        return lambda value: value is None or check(value)
+    if kind[0] == "[":
+        return partial(_check_list, _make_check(kind[1:-1]))
+    if kind[0] == "{":
         key_kind, _, value_kind = kind[1:-1].partition(":")
-        for key, element in value.items():
-            _check(key_kind, key)
-            _check_at(f"[{_short(key)}]", value_kind, element)
-    elif kind in _GRAMMARS:
-        _GRAMMARS[kind](value)
-    elif kind in ENUMS:
-        if type(value) is not int or value not in ENUMS[kind]:
-            raise _WrongError(f"is {_short(value)}, no {kind}")
-    elif f"|{kind}" in SCHEMA:
-        _check_union(SCHEMA[f"|{kind}"], value)
-    else:
-        _check_record(SCHEMA[kind], value)
+        return partial(_check_mapping, _make_check(key_kind), _make_check(value_kind))
+    if kind in ENUMS:
+        return partial(_check_enum, kind)
+    if f"|{kind}" in SCHEMA:
+        return partial(_check_union, SCHEMA[f"|{kind}"])
+    return _GRAMMARS.get(kind) or _record(SCHEMA[kind])
 
 
-def _check_at(place: str, kind: str, value: Any) -> None:
+def _check_list(check: Check, value: Any) -> None:
+    _expect(value, list, "a list")
+    for number, element in enumerate(value):
+        _check_at(number, check, element)
+
+
+def _check_mapping(check_key: Check, check: Check, value: Any) -> None:
+    _expect(value, dict, "a mapping")
+    for key, element in value.items():
+        check_key(key)
+        _check_at(key, check, element)
+
+
+def _check_at(place: str | int, check: Check, value: Any) -> None:
     try:
-        _check(kind, value)
+        check(value)
     except _WrongError as error:
-        error.place.append(place)
+        error.place.append(f"[{_short(place)}]")
         raise
+
+
+def _check_enum(kind: str, value: Any) -> None:
+    if type(value) is not int or value not in ENUMS[kind]:
+        raise _WrongError(f"is {_short(value)}, no {kind}")
 
 
 def _check_union(fields: Mapping[str, str], value: Any) -> None:
@@ -94,30 +105,49 @@ def _check_union(fields: Mapping[str, str], value: Any) -> None:
         raise _WrongError(
             f"has {_short(list(value))}, must have one of {', '.join(fields)}"
         )
-    ((name, member),) = value.items()
-    _check_at(f".{name}", fields[name], member)
+    for name, member in value.items():
+        try:
+            _make_check(fields[name])(member)
+        except _WrongError as error:
+            error.place.append(f".{name}")
+            raise
 
 
-def _check_record(fields: Mapping[str, str], value: Any) -> None:
-    """Check the fields of a record.
+def _record(fields: Mapping[str, str]) -> Check:
+    """Return the check of a record's fields.
 
     Unknown fields are ignored, as in torch: newer minor versions add some.
     """
-    _expect(value, dict, "a mapping")
-    for field, kind in fields.items():
-        name = field.removesuffix("?")
-        if name in value:
-            try:  # not `_check_at`, whose calls would take a tenth of the time
-                _check(kind, value[name])
-            except _WrongError as error:
-                error.place.append(f".{name}")
-                raise
-        elif name == field:
-            raise _WrongError(f"has no '{name}'")
+    checks: list[tuple[str, bool, Check]] = []
+
+    def check_record(value: Any) -> None:
+        nonlocal checks
+        _expect(value, dict, "a mapping")
+        # Made at the first value, since records contain each other.
+        checks = checks or [
+            (name.removesuffix("?"), name[-1] == "?", _make_check(kind))
+            for name, kind in fields.items()
+        ]
+        for name, is_optional, check in checks:
+            if name in value:
+                try:  # not `_check_at`, whose calls would take a tenth of the time
+                    check(value[name])
+                except _WrongError as error:
+                    error.place.append(f".{name}")
+                    raise
+            elif not is_optional:
+                raise _WrongError(f"has no '{name}'")
+
+    return check_record
 
 
 def _expect(value: Any, kind: type, words: str) -> None:
     if type(value) is not kind:
+        raise _WrongError(f"is {_short(value)}, must be {words}")
+
+
+def _expect_match(pattern: re.Pattern[str], value: str, words: str) -> None:
+    if not pattern.fullmatch(value):
         raise _WrongError(f"is {_short(value)}, must be {words}")
 
 
@@ -143,10 +173,7 @@ def _text(value: Any) -> None:
 
 def _literal(value: Any) -> None:
     _expect(value, str, "a text")
-    if not _LITERAL.fullmatch(value):
-        raise _WrongError(
-            f"is {_short(value)}, must be one line without quotes and backslashes"
-        )
+    _expect_match(_LITERAL, value, "one line without quotes and backslashes")
 
 
 def _int(value: Any) -> None:
@@ -195,8 +222,7 @@ def _path(value: Any) -> None:
 
 def _device(value: Any) -> None:
     _expect(value, str, "a device")
-    if not _DEVICE.fullmatch(value):
-        raise _WrongError(f"is {_short(value)}, must be a device")
+    _expect_match(_DEVICE, value, "a device")
 
 
 def _file(value: Any) -> None:
@@ -252,7 +278,7 @@ def _in_tree(value: Any) -> None:
         raise _WrongError(
             "is not the tree of a call, which is a tuple of a tuple and a dict"
         )
-    _check("[name]", json.loads(children[1]["context"]))
+    _make_check("[name]")(json.loads(children[1]["context"]))
 
 
 def _parse_tree(value: Any) -> Any:
@@ -272,7 +298,7 @@ def _check_tree(tree: Any) -> None:
         raise _WrongError("is a tree without type, context or children")
     kind = tree["type"]
     context = tree["context"]
-    _check("literal?", kind)
+    _make_check("literal?")(kind)
     if kind in _UNNAMED:
         raise _WrongError(f"is a tree of {_short(kind)}, which names no class")
     _expect(tree["children_spec"], list, "a list of trees")
@@ -310,8 +336,7 @@ def _check_keys(value: Any) -> None:
 
 
 def _place(value: Any) -> None:
-    if not re.fullmatch(r"[0-9]{1,3}", value):
-        raise _WrongError(f"is {_short(value)}, must be the position of a size")
+    _expect_match(re.compile("[0-9]{1,3}"), value, "the position of a size")
 
 
 def _symbol(value: Any) -> None:
@@ -319,7 +344,7 @@ def _symbol(value: Any) -> None:
         raise _WrongError(f"is {_short(value)}, must be the symbol of a size")
 
 
-_GRAMMARS: dict[str, Callable[[Any], None]] = {
+_GRAMMARS: dict[str, Check] = {
     "bool": lambda value: _expect(value, bool, "true or false"),
     "device": _device,
     "file": _file,

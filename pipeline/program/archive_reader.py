@@ -32,6 +32,7 @@ _LARGEST_TEXT = 1 << 28
 EXPANDED = 1 << 30
 _MOST_DIMENSIONS = 64  # torch's limit
 _LFS = b"version https://git-lfs.github.com/spec/"
+_PROGRAM = re.compile(r"models/(.*)\.json", re.DOTALL)
 # For constants, torch decides by the member's name whether to unpickle, and ignores `use_pickle`.
 _RAW = r"(?:weight|tensor)_[0-9]+"
 
@@ -100,10 +101,8 @@ class ArchiveReader:
 
     def entries(self) -> list[str]:
         """Return the names of the programs, in the order of the archive."""
-        entries = []
-        for name in self.members.names():
-            if name.startswith("models/") and name.endswith(".json"):
-                entries.append(name.removeprefix("models/").removesuffix(".json"))
+        names = self.members.names()
+        entries = [match[1] for match in map(_PROGRAM.fullmatch, names) if match]
         if not entries:
             raise ValueError("contains no exported program; write it with package_pt2")
         for entry in entries:
@@ -145,21 +144,20 @@ class ArchiveReader:
 
     def tags(self, entry: str) -> dict[str, str]:
         """Return the tags of constants, by qualified name, that `save_programs` wrote."""
-        name = f"extra/{tags_file(entry)}"
-        if not self.members.has(name):
-            return {}
-        tags: dict[str, str] = self._json(name)
-        self._check(entry, "{path:file}", tags)
-        return tags
+        return self._extra(entry, tags_file(entry), "{path:file}")
 
     def replaced_sizes(self, entry: str) -> dict[str, dict[str, dict[str, str]]]:
         """Return the input sizes whose symbols were replaced (`program.replaced_sizes`)."""
-        name = f"extra/{sizes_file(entry)}"
+        kind = "{name:{place:{symbol:symbol}}}"
+        return self._extra(entry, sizes_file(entry), kind)
+
+    def _extra(self, entry: str, file: str, kind: str) -> dict[str, Any]:
+        name = f"extra/{file}"
         if not self.members.has(name):
             return {}
-        sizes: dict[str, dict[str, dict[str, str]]] = self._json(name)
-        self._check(entry, "{name:{place:{symbol:symbol}}}", sizes)
-        return sizes
+        document: dict[str, Any] = self._json(name)
+        self._check(entry, kind, document)
+        return document
 
     def payloads(self, kind: str, entry: str) -> dict[str, Any]:
         """Return the record of each tensor by name (`PayloadMeta` in the schema).
@@ -178,10 +176,11 @@ class ArchiveReader:
         config = self._json(f"data/{kind}/{entry}_{kind}_config.json")
         self._check(entry, "PayloadConfig", config)
         records: dict[str, Any] = config["config"]
-        objects = []
-        for name, record in sorted(records.items()):
-            if not re.fullmatch(_RAW, record["path_name"]):
-                objects.append(name)
+        objects = [
+            name
+            for name, record in sorted(records.items())
+            if not re.fullmatch(_RAW, record["path_name"])
+        ]
         if objects:
             raise ValueError(
                 f"'{entry}' stores {', '.join(objects)} as objects that would be unpickled; export "

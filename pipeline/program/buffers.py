@@ -112,14 +112,14 @@ def _used_values(graph: Json) -> Iterator[str]:
     yield from _value_names(graph["outputs"])
 
 
-def _operands(node: Json) -> Iterator[str]:
-    for node_input in node["inputs"]:
+def _operands(node: Json, most: int | None = None) -> Iterator[str]:
+    for node_input in node["inputs"][:most]:
         yield from _value_names(node_input["arg"])
 
 
 def _value_names(argument: Any) -> Iterator[str]:
     """Yield the names of the tensors in an argument, in order, without those inside a graph."""
-    if isinstance(argument, Mapping):
+    if isinstance(argument, dict):  # not Mapping, whose check takes longer
         name = argument.get("name")
         if isinstance(name, str):
             yield name
@@ -127,7 +127,7 @@ def _value_names(argument: Any) -> Iterator[str]:
         for kind, member in argument.items():
             if kind != "as_graph":
                 yield from _value_names(member)
-    elif isinstance(argument, Sequence) and not isinstance(argument, str):
+    elif isinstance(argument, list):
         for member in argument:
             yield from _value_names(member)
 
@@ -146,9 +146,7 @@ class _Aliases:
 
     def _follow_node(self, node: Json) -> None:
         namespace, name = _operator(node["target"])
-        first_operand: list[str] = []
-        if node["inputs"]:
-            first_operand = list(_value_names(node["inputs"][0]["arg"]))
+        first_operand = list(_operands(node, 1))
         is_in_place = _is_in_place(namespace, name)
         is_view = (namespace == "aten" and name in _VIEWS) or name == "getitem"
         if is_in_place:
@@ -183,10 +181,7 @@ class _Aliases:
             self.changed |= aliases.changed
 
     def _find(self, values: Sequence[str]) -> set[str]:
-        buffers: set[str] = set()
-        for value in values:
-            buffers |= self._buffers.get(value, set())
-        return buffers
+        return set().union(*(self._buffers.get(value, ()) for value in values))
 
     def _add(self, values: Iterator[str] | Sequence[str], buffers: set[str]) -> None:
         if buffers:

@@ -44,12 +44,14 @@ class Canonical:
 
     Attributes:
         text: the program as canonical JSON.
+        module: the fields of its graph module as canonical JSON.
         names: the names that the canonical form leaves out, in the order of that form.
         modules: a short digest of each sub-module's operators and their settings, for reports.
     """
 
     program: dict[str, Any]
     text: bytes
+    module: dict[str, bytes]
     names: list[Any]
     modules: dict[str, str]
 
@@ -72,12 +74,22 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
         canonical["names"] = fused_names
     modules = {path: _short_digest(nodes) for path, nodes in scope.operators.items()}
     names = [*scope.names, scope.origins, list(scope.classes)]
-    text = digest.canonical_json(canonical)
+    text, fields = _encode(canonical)
     # A program of fixed sizes has no symbols, and renaming takes long.
     if b'"expr_str"' in text:
         canonical = _with_numbered_symbols(canonical)
-        text = digest.canonical_json(canonical)
-    return Canonical(canonical, text, names, modules)
+        text, fields = _encode(canonical)
+    return Canonical(canonical, text, fields, names, modules)
+
+
+def _encode(program: Mapping[str, Any]) -> tuple[bytes, dict[str, bytes]]:
+    """Return a program as canonical JSON, and the fields of its graph module, encoded once."""
+    module, fields = (
+        {name: digest.canonical_json(value) for name, value in record.items()}
+        for record in (program["graph_module"], {**program, "graph_module": None})
+    )
+    fields["graph_module"] = digest.join_fields(module)
+    return digest.join_fields(fields), module
 
 
 class _Scope:
@@ -115,8 +127,7 @@ class _Scope:
             {**i, "arg": self.renamed(i["arg"])} for i in node["inputs"]
         ]
         canonical["outputs"] = self.renamed(node["outputs"])
-        metadata = node.get("metadata") or {}
-        canonical["metadata"] = self._metadata(metadata)
+        canonical["metadata"] = self._metadata(node["metadata"])
         settings = [
             _map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]
         ]
@@ -205,7 +216,8 @@ def _map_texts(
     if replace_graph is not None and "graph" in value and "name" in value:
         return replace_graph(value)
     mapped = {}
-    for key, element in sorted(value.items()):
+    for key in sorted(value) if len(value) > 1 else value:  # most have one key
+        element = value[key]
         if isinstance(element, str):
             mapped[key] = replace_text(key, element, value)
         else:
@@ -236,7 +248,7 @@ def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
         return _SYMBOL.sub(number, text) if key == "expr_str" else text
 
     numbered: dict[str, Any] = _map_texts(program, renumber)
-    ranges = program.get("range_constraints") or {}
+    ranges = program["range_constraints"]
     numbered["range_constraints"] = {
         numbers.get(name, name): ranges[name] for name in ranges
     }
@@ -247,30 +259,31 @@ def summarize_parts(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[st
     """Return short digests of the parts in which two programs can differ, for reports.
 
     Args:
-        tensors: for `weights` and `constants`, the archive's record of each tensor by name, or a
-            single digest if the archive has no records.
+        tensors: for `weights` and `constants`, the archive's record of each tensor by name.
     """
     program = canonical.program
-    module = program["graph_module"]
+    module = canonical.module
     tensor_digests = {}
     for records in tensors.values():
-        if isinstance(records, Mapping):
-            tensor_digests.update(
-                {n: _short_digest(record) for n, record in records.items()}
-            )
+        for name, record in records.items():
+            tensor_digests[name] = _short_digest(record)
     schema = {name: value for name, value in program.items() if name != "graph_module"}
     schema["range_constraints"] = None
     return {
         "modules": canonical.modules,
         "tensors": tensor_digests,
         "ranges": program["range_constraints"],
-        "signature": _short_digest(module["signature"]),
-        "call": _short_digest(module["module_call_graph"]),
-        "wiring": _short_digest(module["graph"]),
+        "signature": _shorten(module["signature"]),
+        "call": _shorten(module["module_call_graph"]),
+        "wiring": _shorten(module["graph"]),
         "schema": _short_digest(schema),
     }
 
 
 def _short_digest(value: Any) -> str:
-    """Return a value's digest cut to 16 digits, to show where programs differ; never in a key."""
-    return digest.hash_json(value)[:16]
+    return _shorten(digest.canonical_json(value))
+
+
+def _shorten(text: bytes) -> str:
+    """Return a digest cut to 16 digits, to show where programs differ; never in a key."""
+    return digest.hash_bytes(text)[:16]

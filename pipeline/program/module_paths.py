@@ -117,14 +117,14 @@ def _make_outline(
     calls: dict[str, set[int]] = defaultdict(set)
     objects: dict[str, set[str]] = defaultdict(set)
     kinds: dict[str, str] = {}
-    for frame in frames:
-        if frame.name:
-            calls[frame.name].add(frame.call)
-            kinds[frame.name] = frame.kind
+    for frame in dict.fromkeys(frames):
+        if name := frame.name:
+            calls[name].add(frame.call)
+            kinds[name] = frame.kind
             # Strict export: one object id, though the module may have several names.
             number = re.fullmatch(_OBJECT, re.sub(_CALL, "", frame.key))
             if number:
-                objects[number[1]].add(frame.name)
+                objects[number[1]].add(name)
     modules: set[str] = set()
     for name in (*calls, *names):
         modules.update(_name_and_parents(name))
@@ -206,25 +206,24 @@ def outline_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> O
     """Return the outline of a serialized program (`torch/_export/serde/schema.py`).
 
     Args:
-        tensors: for `weights` and `constants`, the archive's record of each tensor by name, or a
-            single digest if the archive has no records.
+        tensors: for `weights` and `constants`, the archive's record of each tensor by name.
     """
     module = program["graph_module"]
     kinds: dict[str, str] = {}
     storages: dict[str, Any] = {}
     for folder, records in tensors.items():
-        if not isinstance(records, Mapping):
-            continue
         for name, payload in records.items():
             kinds[name] = "buffer" if folder == "weights" else "constant"
-            if payload.get("is_param"):
+            if payload["is_param"]:
                 kinds[name] = "parameter"
-            place = payload.get("path_name", [name])[0]
-            storages[name] = (folder, place, str(payload.get("tensor_meta")))
+            place = payload["path_name"][0]
+            storages[name] = (folder, place, str(payload["tensor_meta"]))
     kinds.update(_declared_kinds(module["signature"]["input_specs"]))
-    calls = module.get("module_call_graph") or ()
-    names = [str(call.get("fqn", "")) for call in calls]
-    return _make_outline(_archive_frames(module["graph"]), names, kinds, storages)
+    names = [call["fqn"] for call in module["module_call_graph"]]
+    frames: list[Frame] = []
+    for stack in dict.fromkeys(_archive_stacks(module["graph"])):
+        frames += parse_frames(stack)
+    return _make_outline(frames, names, kinds, storages)
 
 
 def _declared_kinds(
@@ -233,20 +232,13 @@ def _declared_kinds(
     """Yield the name and kind of each tensor in a signature's input specs."""
     for spec in input_specs:
         for kind, value in spec.items():
-            if kind in _KINDS and isinstance(value, Mapping):
-                name = value.get(f"{kind}_name")
-                if name is not None:
-                    yield name, _KINDS[kind]
+            if kind in _KINDS:
+                yield value[f"{kind}_name"], _KINDS[kind]
 
 
-def _archive_frames(graph: Mapping[str, Any]) -> Iterator[Frame]:
+def _archive_stacks(graph: Mapping[str, Any]) -> Iterator[str]:
     for node in graph["nodes"]:
-        metadata = node.get("metadata") or {}
-        yield from parse_frames(metadata.get("nn_module_stack", ""))
+        yield node["metadata"].get("nn_module_stack", "")
         for node_input in node["inputs"]:
-            argument = node_input["arg"]
-            body = None
-            if isinstance(argument, Mapping):
-                body = argument.get("as_graph")
-            if body is not None:
-                yield from _archive_frames(body["graph"])
+            if body := node_input["arg"].get("as_graph"):
+                yield from _archive_stacks(body["graph"])

@@ -101,25 +101,22 @@ def find_random_operators(
     (see `find_uninitialized`).
     """
     trains = bool(find_training_outputs(program))
-    calls: dict[tuple[str, Cause], list[Node]] = {}
-    for node in iter_nodes(program):
-        cause = random_cause(node)
-        if cause is not None and not (trains and base_name(node) in _BATCH_NORMS):
-            calls.setdefault((operator_name(node), cause), []).append(node)
-    return [
-        _describe(name, cause, nodes, root) for (name, cause), nodes in calls.items()
-    ]
+
+    def find_cause(node: Node) -> Cause | None:
+        if trains and base_name(node) in _BATCH_NORMS:
+            return None
+        return random_cause(node)
+
+    return _find(program, root, find_cause)
 
 
 def find_uninitialized(
     program: ExportedProgram, root: Path | None = None
 ) -> list[RandomOperator]:
     """Find the operators that allocate memory without writing it."""
-    calls: dict[str, list[Node]] = {}
-    for node in iter_nodes(program):
-        if is_uninitialized(node):
-            calls.setdefault(operator_name(node), []).append(node)
-    return [_describe(name, "memory", nodes, root) for name, nodes in calls.items()]
+    return _find(
+        program, root, lambda node: "memory" if is_uninitialized(node) else None
+    )
 
 
 def find_foreign_operators(
@@ -129,14 +126,29 @@ def find_foreign_operators(
 
     These are the operators of libraries other than torch, and operators that enlarge a tensor.
     """
-    calls: dict[str, list[Node]] = {}
+
+    def find_cause(node: Node) -> Cause | None:
+        target = node.target
+        is_foreign = (
+            isinstance(target, OpOverload) and target.namespace not in _TORCH_NAMESPACES
+        )
+        return "memory" if is_foreign or base_name(node) == "resize" else None
+
+    return _find(program, root, find_cause)
+
+
+def _find(
+    program: ExportedProgram,
+    root: Path | None,
+    find_cause: Callable[[Node], Cause | None],
+) -> list[RandomOperator]:
+    calls: dict[tuple[str, Cause], list[Node]] = {}
     for node in iter_nodes(program):
-        is_foreign = False
-        if isinstance(node.target, OpOverload):
-            is_foreign = node.target.namespace not in _TORCH_NAMESPACES
-        if is_foreign or base_name(node) == "resize":
-            calls.setdefault(operator_name(node), []).append(node)
-    return [_describe(name, "memory", nodes, root) for name, nodes in calls.items()]
+        if cause := find_cause(node):
+            calls.setdefault((operator_name(node), cause), []).append(node)
+    return [
+        _describe(name, cause, nodes, root) for (name, cause), nodes in calls.items()
+    ]
 
 
 def is_uninitialized(node: Node) -> bool:
@@ -147,11 +159,8 @@ def is_uninitialized(node: Node) -> bool:
 def _describe(
     name: str, cause: Cause, nodes: list[Node], root: Path | None
 ) -> RandomOperator:
-    lines: list[str] = []
-    for node in nodes:
-        line = source_line(node, root)
-        if line is not None and str(line) not in lines:
-            lines.append(str(line))
+    all_lines = [source_line(node, root) for node in nodes]
+    lines = dict.fromkeys(str(line) for line in all_lines if line is not None)
     return RandomOperator(name, cause, tuple(lines), len(nodes))
 
 

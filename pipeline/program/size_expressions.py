@@ -150,24 +150,13 @@ class _Measurer:
             case ast.BinOp(left=left, op=operator, right=right) if (
                 type(operator) in _OPERATORS
             ):
-                sides = [
-                    self.measure(left, depth + 1),
-                    self.measure(right, depth + 1),
-                ]
-                return _combine(_OPERATORS[type(operator)], sides)
+                return self._combine(_OPERATORS[type(operator)], [left, right], depth)
             case ast.Compare(left=left, ops=[operator], comparators=[right]) if (
                 isinstance(operator, _COMPARISONS)
             ):
-                sides = [
-                    self.measure(left, depth + 1),
-                    self.measure(right, depth + 1),
-                ]
-                return _combine("comparison", sides)
+                return self._combine("comparison", [left, right], depth)
             case ast.Tuple(elts=parts) if len(parts) > 1:  # a pair in a Piecewise
-                return _combine(
-                    "tuple",
-                    [self.measure(part, depth + 1) for part in parts],
-                )
+                return self._combine("tuple", parts, depth)
             case ast.Call(func=ast.Name(id=name)) if name in _LITERALS:
                 return self._literal(name, node)
             case ast.Call(func=ast.Name(id=name), keywords=[]):
@@ -179,10 +168,10 @@ class _Measurer:
             raise ValueError(f"calls '{name}', which is not a function of sizes")
         if len(arguments) > (256 if name in _SUMS else 16):
             raise ValueError(f"gives '{name}' {len(arguments)} arguments")
-        return _combine(
-            name,
-            [self.measure(argument, depth + 1) for argument in arguments],
-        )
+        return self._combine(name, arguments, depth)
+
+    def _combine(self, name: str, parts: Sequence[ast.expr], depth: int) -> _Measure:
+        return _combine(name, [self.measure(part, depth + 1) for part in parts])
 
     def _literal(self, name: str, call: ast.Call) -> _Measure:
         """Measure the call of a symbol or number constructor, whose arguments are literals."""

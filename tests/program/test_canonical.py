@@ -242,9 +242,7 @@ def test_volatile_metadata_and_the_writer_do_not_count():
 
 def test_parts_tell_which_module_and_tensor():
     canonical = canonical_program(PROGRAM)
-    parts = summarize_parts(
-        canonical, {"weights": {"linear.weight": {"content": 1}}, "constants": "x"}
-    )
+    parts = summarize_parts(canonical, {"weights": {"linear.weight": {"content": 1}}})
     assert set(parts["tensors"]) == {"linear.weight"}
     assert "linear" in parts["modules"]
     changed = copy.deepcopy(PROGRAM)

@@ -99,6 +99,9 @@ class _ProgramHasher(ValueHasher):
         super().__init__(keep_names)
         self.handles: dict[int, int] = {}
         self._scope = scope
+        self._left_out = _VOLATILE | scope.unread
+        if scope.remap is not None:
+            self._left_out |= {"debug_handle"}
         self._objects: dict[str, int] = {}
         self.value(keep_names)
 
@@ -137,17 +140,12 @@ class _ProgramHasher(ValueHasher):
             self.value(node.target)
 
     def metadata(self, node: Node) -> None:
-        left_out = _VOLATILE | self._scope.unread
-        if self._scope.remap is not None:
-            left_out |= {"debug_handle"}
-            if node.op not in (
-                "placeholder",
-                "output",
-            ):  # these nodes have the handles of others
-                self.handle(node.meta.get("debug_handle", "none"))
+        # Inputs and outputs have the handles of others.
+        if self._scope.remap is not None and node.op not in ("placeholder", "output"):
+            self.handle(node.meta.get("debug_handle", "none"))
         metadata = {}
         for key, value in node.meta.items():
-            if key not in left_out:
+            if key not in self._left_out:
                 metadata[key] = value
         if "nn_module_stack" in metadata:
             metadata["nn_module_stack"] = self.modules(metadata["nn_module_stack"])

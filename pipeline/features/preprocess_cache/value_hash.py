@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -61,8 +61,7 @@ class ValueHasher:
         self._fields: list[bytes] = []  # not hashed yet; joined, since they are many
 
     def field(self, kind: str, data: bytes | str | int = b"") -> None:
-        payload = data if isinstance(data, bytes) else str(data).encode()
-        self._fields.append(b"%b:%d:%b" % (kind.encode(), len(payload), payload))
+        self._fields.append(_field(kind, data if type(data) is bytes else str(data)))
 
     def digest(self) -> Digest:
         """Return the digest of everything so far."""
@@ -86,13 +85,7 @@ class ValueHasher:
                 self.value(element)
         elif isinstance(value, Node):
             self.field("node", self.nodes[value])
-        elif isinstance(value, dict | Mapping):
-            self.field("map", len(value))
-            # Insertion order can differ between equal programs.
-            for key in sorted(value, key=str):
-                self.value(key)
-                self.value(value[key])
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, (list, tuple)):
             self.field("tuple" if isinstance(value, tuple) else "list", len(value))
             for element in value:
                 self.value(element)
@@ -104,6 +97,12 @@ class ValueHasher:
                 self.content(value.constant)
         elif isinstance(value, torch.Tensor):
             self.content(value)
+        elif isinstance(value, Mapping):
+            self.field("map", len(value))
+            # Insertion order can differ between equal programs.
+            for key in sorted(value, key=str):
+                self.value(key)
+                self.value(value[key])
         else:
             self.leaf(value)
 
@@ -111,24 +110,22 @@ class ValueHasher:
         kind: Any = type(value)
         if isinstance(value, bytes):
             self.field(kind.__name__, value)
-        elif isinstance(value, bool | int | str | None):
+        elif isinstance(value, (bool, int, str)):
             self.field(kind.__name__, str(value))
         elif isinstance(value, float):
             self.field("float", value.hex())
         elif isinstance(value, enum.Enum):
             self.field("enum", f"{kind.__qualname__}.{value.name}")
-        elif isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             self.expression(getattr(value.node, "expr", None), value.node)
         elif isinstance(value, sympy.Basic):
             self.expression(value, None)
         elif isinstance(
-            value, torch.dtype | torch.device | torch.layout | torch.memory_format
+            value, (torch.dtype, torch.device, torch.layout, torch.memory_format)
         ):
             self.field("torch", str(value))
-        elif isinstance(
-            schema := getattr(value, "_schema", None), torch.FunctionSchema
-        ):
-            self.field("operator", f"{kind.__name__} {schema}")
+        elif isinstance(getattr(value, "_schema", None), torch.FunctionSchema):
+            self.field("operator", _operator_text(value))
         elif isinstance(value, type) or hasattr(value, "__qualname__"):
             self.field("function", f"{value.__module__}.{value.__qualname__}")
         elif isinstance(value, torch._ops.HigherOrderOperator):
@@ -145,10 +142,10 @@ class ValueHasher:
         naming: tuple[str, ...] = ()
         if kind.__module__ == _SIGNATURE:
             naming = ("name", "target")
-        for field in dataclasses.fields(value):
-            field_value = getattr(value, field.name)
-            self.value(field.name)
-            if field.name in naming and isinstance(field_value, str):
+        for name in _field_names(kind):
+            field_value = getattr(value, name)
+            self.value(name)
+            if name in naming and isinstance(field_value, str):
                 self.name(field_value)
             else:
                 self.value(field_value)
@@ -191,12 +188,17 @@ class ValueHasher:
     # Tensors
 
     def shape(self, tensor: torch.Tensor) -> None:
-        self.field("tensor", str(tensor.dtype))
-        # The order of dimensions follows from sizes and strides.
-        self.value([*tensor.shape, "stride", *tensor.stride()])
         # Faster than `device` of a fake tensor, which is the result of an operator.
         device = getattr(tensor, "fake_device", None) or tensor.device
-        self.value([tensor.storage_offset(), str(device), tensor.requires_grad])
+        # The order of dimensions follows from sizes and strides.
+        sizes = (*tensor.shape, "stride", *tensor.stride())
+        rest = (tensor.storage_offset(), str(device), tensor.requires_grad)
+        if _PLAIN.issuperset(map(type, sizes)) and type(rest[0]) is int:
+            self._fields.append(_shape_fields(tensor.dtype, sizes, rest))
+            return
+        self.field("tensor", str(tensor.dtype))
+        self.value(list(sizes))
+        self.value(list(rest))
 
     def constant(self, tensor: Any) -> None:
         self.content(tensor)
@@ -229,11 +231,43 @@ class ValueHasher:
         self.field("content", self.contents[storage._cdata])
 
 
+# These functions are called for most values, and mostly with the same arguments.
+
+
+@lru_cache(maxsize=1 << 14)
+def _field(kind: str, data: bytes | str) -> bytes:
+    payload = data if isinstance(data, bytes) else data.encode()
+    return b"%b:%d:%b" % (kind.encode(), len(payload), payload)
+
+
 @lru_cache(maxsize=1 << 14)
 def _plain_field(kind: Any, value: Any) -> bytes:
     """Return the field of a plain value, or of a list or tuple of `value` elements."""
     text = str(value).encode()
     return b"%b:%d:%b" % (kind.__name__.encode(), len(text), text)
+
+
+@lru_cache(maxsize=1 << 12)
+def _shape_fields(
+    dtype: torch.dtype, sizes: Sequence[Any], rest: Sequence[Any]
+) -> bytes:
+    """Return the fields of `ValueHasher.shape` for a tensor of fixed sizes."""
+    fields = [_field("tensor", str(dtype))]
+    for values in (sizes, rest):
+        for value in (list(values), *values):
+            kind: Any = type(value)
+            fields.append(_plain_field(kind, len(value) if kind is list else value))
+    return b"".join(fields)
+
+
+@lru_cache(maxsize=1 << 12)
+def _operator_text(operator: Any) -> str:
+    return f"{type(operator).__name__} {operator._schema}"
+
+
+@lru_cache(maxsize=1 << 8)
+def _field_names(record: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(record)]
 
 
 def _symbol_facts(symbol: sympy.Symbol, environment: ShapeEnv) -> list[Any]:

@@ -83,7 +83,8 @@ def names_count(program: ExportedProgram) -> bool:
     The new weights are named after the old ones, with underscores for dots, and a weight whose name
     exists already is not made (backends/transforms/utils.py, `create_constant_placeholder`).
     """
-    if not any("batch_norm" in str(node.target) for node in program.graph.nodes):
+    targets = [str(node.target) for node in program.graph.nodes]
+    if not any("batch_norm" in target for target in targets):
         return False
     specs = program.graph_signature.input_specs
     tensors = {spec.target for spec in specs if spec.target is not None}
@@ -91,9 +92,7 @@ def names_count(program: ExportedProgram) -> bool:
     for tensor in tensors:
         stem = tensor.replace(".", "_")
         new_names += [stem + suffix for suffix in _NEW_SUFFIXES]
-    old_names = set(tensors)
-    for node in program.graph.nodes:
-        old_names |= {str(node), str(node.target)}
+    old_names = {*tensors, *targets, *map(str, program.graph.nodes)}
     if len(set(new_names)) < len(new_names) or not old_names.isdisjoint(new_names):
         return True
     return not all(name.isidentifier() for name in new_names)
