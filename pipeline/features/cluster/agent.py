@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -35,6 +35,7 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
 _LOOK = 0.2  # seconds between two polls of a process
+_BETWEEN_REPORTS = 1.0  # seconds between two reports of the same stage
 _BETWEEN_LOGS = 2.0  # seconds between two reads of its log
 _MOST_LOG = 1 << 16  # bytes of a log that are sent while its action runs
 _MANY = 1_000_000  # of a tag, which actions never use up
@@ -72,7 +73,16 @@ def _host() -> str:
 @cache
 def _processes() -> WorkerProcesses:
     _allow_children()
+    # dask's nanny sets it for dask's worker. With it, actions would keep returning memory to the
+    # system only to request it again.
+    os.environ.pop("MALLOC_TRIM_THRESHOLD_", None)
     return WorkerProcesses()
+
+
+@cache
+def _cleaner() -> ThreadPoolExecutor:
+    """Return the thread that deletes the folders of finished actions."""
+    return ThreadPoolExecutor(1, "pte-cleaner")
 
 
 def _allow_children() -> None:
@@ -88,10 +98,12 @@ def _allow_children() -> None:
 def perform(parcel: str) -> str:
     """Perform the action of a parcel, and return its answer, both as JSON."""
     worker = get_worker()
-    with tempfile.TemporaryDirectory(
-        prefix="action-", dir=worker.local_directory
-    ) as folder:
-        return json.dumps(_Performance(worker, parcel, Path(folder)).run())
+    folder = tempfile.TemporaryDirectory(prefix="action-", dir=worker.local_directory)
+    try:
+        return json.dumps(_Performance(worker, parcel, Path(folder.name)).run())
+    finally:
+        # In the background: deleting takes longer than anything else between two actions.
+        _cleaner().submit(folder.cleanup)
 
 
 class _Performance:
@@ -103,7 +115,8 @@ class _Performance:
         self._worker, self._key = worker, worker.get_current_task()
         self._parcel, self._folder = parcel, str(folder)
         self._status = progress_path(self._action, self._workspace)
-        self._sent: Any = None
+        self._sent: Any = {}
+        self._sent_at = 0.0
         self._read, self._read_at = 0, 0.0  # bytes of the log, and when
 
     def run(self) -> Json:
@@ -137,6 +150,9 @@ class _Performance:
 
     def _say(self, future: Future[str]) -> None:
         status = read_status(self._status)
+        is_recent = time.monotonic() - self._sent_at < _BETWEEN_REPORTS
+        if is_recent and status.get("stage", "") == self._sent.get("stage"):
+            return
         report = {
             "parcel": str(self._key),
             "worker": self._worker.address,
@@ -148,7 +164,7 @@ class _Performance:
             "peak_bytes": _processes().peak_bytes(future),
         }
         if report != self._sent:
-            self._sent = {**report, "log": ""}
+            self._sent, self._sent_at = {**report, "log": ""}, time.monotonic()
             self._worker.log_event(TOPIC, report)
 
     def _read_log(self) -> str:

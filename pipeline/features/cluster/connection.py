@@ -30,6 +30,13 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 claim_pipeline()
 """
 _SILENT = logging.CRITICAL + 1
+# For the cluster started here, which shares its cores with the actions. By default, each of its
+# processes samples its stacks and checks its event loop up to 100 times a second.
+_QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+}
 
 
 class Connection:
@@ -99,14 +106,15 @@ class Connection:
 
 def _start_cluster(jobs: int) -> LocalCluster:
     seed = os.environ.get(HASH_SEED)
-    cluster = LocalCluster(
-        n_workers=jobs,
-        threads_per_worker=1,
-        memory_limit=0,
-        dashboard_address="127.0.0.1:0",  # any free port
-        preload=[_PRELOAD],
-        silence_logs=_SILENT,
-    )
+    with dask.config.set(_QUIET):
+        cluster = LocalCluster(
+            n_workers=jobs,
+            threads_per_worker=1,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",  # any free port
+            preload=[_PRELOAD],
+            silence_logs=_SILENT,
+        )
     # Before each worker, nannies set variables of this process, including a hash seed, which the
     # keys of exports contain: no later run would find these exports again.
     for nanny in cluster.workers.values():

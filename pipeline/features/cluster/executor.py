@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -35,7 +36,7 @@ from pipeline.validate.crashes import CrashLog
 
 PATIENCE = 120.0  # seconds for which an action waits for a worker that can take it
 _BETWEEN_LOOKS = 2.0  # seconds between two looks at the list of workers
-_PACKING = 4  # parcels packed at a time: some wait for the remote
+_PACKING = 4  # parcels packed at a time if some wait for the remote
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +58,12 @@ class ClusterExecutor:
         self._packer = Packer(workspace, always)
         self._answers = Answers(workspace)
         self._threads = ThreadPoolExecutor(_PACKING, "pte-cluster")
+        # Without a remote, one thread is as fast, and keeps the order.
+        packing = 1 if workspace.store.remote is None else _PACKING
+        self._packing = ThreadPoolExecutor(packing, "pte-packing")
         self._local_queue = LocalQueue(workspace, jobs, always)
+        self._queue: deque[Shipment] = deque()  # not packed yet
+        self._room = 2 * jobs if where == "dask" else math.inf  # for more of them
         self._shipments: dict[str, Shipment] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
@@ -88,8 +94,28 @@ class ClusterExecutor:
         if action.kind == "export":
             self._local_queue.run(action, memory, shipment.promise)
         else:
-            self._threads.submit(self._guarded, shipment, self._pack_and_send)
+            with self._lock:
+                self._queue.append(shipment)
+            shipment.promise.add_done_callback(self._make_room)
+            self._fill_room()
         return shipment.promise
+
+    def _make_room(self, promise: Future[Report]) -> None:
+        with self._lock:
+            self._room += 1
+        self._fill_room()
+
+    def _fill_room(self) -> None:
+        """Pack and send the shipments that the cluster has room for, the earliest first.
+
+        dask assigns an action to a worker when it receives it. So the cluster that is started here
+        receives at most two for each worker; the others go to the worker that is free first.
+        """
+        with self._lock:
+            while self._queue and self._room > 0:
+                self._room -= 1
+                shipment = self._queue.popleft()
+                self._packing.submit(self._guarded, shipment, self._pack_and_send)
 
     def _pack_and_send(self, shipment: Shipment) -> None:
         shipment.parcel = self._packer.pack(shipment.action)
@@ -119,6 +145,8 @@ class ClusterExecutor:
                 pure=False,
                 workers=workers,
                 resources=resources,
+                # By default, actions submitted within 100 ms would run in any order.
+                fifo_timeout="0 ms",
             )
         shipment.future.add_done_callback(partial(self._settle, key))
 
@@ -354,7 +382,9 @@ class ClusterExecutor:
 
     def close(self) -> None:
         with self._lock:
+            self._queue.clear()
             self._shipments.clear()
         self._local_queue.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._packing, self._threads):
+            threads.shutdown(wait=False, cancel_futures=True)
         self._connection.close()

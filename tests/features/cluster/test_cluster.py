@@ -4,12 +4,14 @@ The workers share nothing with the driver but a remote on S3, and the key that s
 it.
 """
 
+import glob
 import json
 import os
 import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -207,9 +209,11 @@ def under_way(cluster, method):
     found = {}
     for worker in cluster.workers:
         folder = cluster.folder / f"worker{cluster.workers.index(worker)}"
-        for log in folder.rglob(f"action-*/build/.logs/*/compile-{method}.log"):
+        logs = f"{folder}/**/action-*/build/.logs/*/compile-{method}.log"
+        # Unlike Path.rglob, it bears that an action's folder disappears meanwhile.
+        for log in glob.glob(logs, recursive=True):
             for pid in descendants(worker.pid):
-                if has_open(pid, log):
+                if has_open(pid, Path(log)):
                     found.setdefault(worker, []).append(pid)
     return found
 
