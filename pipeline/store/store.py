@@ -20,7 +20,7 @@ from pipeline.store.blobs import MissingBlobError as MissingBlobError
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ANYONE, ActionEntry, find_references, fits_action
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import clear_place, is_plain, make_folder
+from pipeline.store.files import clear_place, is_plain, make_folder, open_locked
 from pipeline.store.folder import drop, touch
 from pipeline.store.places import CORRECTIONS, VOUCHERS, action_name, own_places
 
@@ -254,15 +254,12 @@ class Store(BlobStore):
         that work is done twice, so neither a filesystem without locks nor a holder that hangs is an
         error.
         """
-        from filelock import FileLock, Timeout
-
         path = self.root / "locks" / name
         with ExitStack() as stack:
-            with suppress(OSError, Timeout):
+            with suppress(OSError):
                 make_folder(path.parent, self.root)
-                # If the path were a link, `FileLock` would truncate the file it leads to.
                 clear_place(path)
-                stack.enter_context(FileLock(path, timeout=LOCK_TIMEOUT))
+                stack.enter_context(open_locked(path, LOCK_TIMEOUT))
                 # Waiting processes notice that the file is gone, and make another.
                 stack.callback(drop, path)
             yield
