@@ -14,6 +14,7 @@ from typing import Any
 
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.emit import _emitter
+from executorch.exir.program import _program
 from executorch.exir.schema import Buffer
 
 from pipeline.compile.objects import BlobBytes, put_blob
@@ -66,7 +67,10 @@ def _spill_to(store: Store) -> type[NamedDataStore]:
 
 @contextmanager
 def spilled_constants(store: Store | None) -> Iterator[None]:
-    """Let large constants go to a store when they are emitted, within `spilling`."""
+    """Let large constants go to a store when they are emitted, within `spilling`.
+
+    ExecuTorch then serializes no program, which linking would do again.
+    """
     if store is None or not spills.get():
         yield
         return
@@ -74,7 +78,14 @@ def spilled_constants(store: Store | None) -> Iterator[None]:
     def make_buffer(original: type[Buffer]) -> Callable[..., Buffer]:
         return lambda storage: original(storage=_spill(storage, store))
 
-    with replaced(_emitter, "Buffer", make_buffer):
+    with (
+        replaced(_emitter, "Buffer", make_buffer),
+        replaced(
+            _program,
+            "serialize_for_executorch",
+            lambda original: lambda *args: (None, {}),
+        ),
+    ):
         yield
 
 
