@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 from pipeline.store.digest import canonical_json, hash_bytes
 
 TEMPORARY_PREFIX = ".tmp-"
-_POLL = 0.05  # seconds between two attempts to lock a file
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 LINK_OUT = "It is a link that leads out of the workspace"
 
@@ -253,7 +252,7 @@ def open_locked(path: Path, seconds: float) -> BinaryIO:
         except BlockingIOError:
             if time.monotonic() > end:
                 raise
-            time.sleep(_POLL)
+            time.sleep(0.05)
         file.close()
 
 

@@ -27,8 +27,6 @@ from pipeline.store.places import CORRECTIONS, VOUCHERS, action_name, own_places
 if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTierSettings
 
-LOCK_TIMEOUT = 900.0  # seconds to wait for a process that computes the same result
-
 
 @lru_cache(maxsize=8)  # a build reads the entries of its last methods again and again
 def _parse_entry(content: bytes, action: Digest) -> ActionEntry | None:
@@ -182,7 +180,7 @@ class Store(BlobStore):
 
     def has_results(self) -> bool:
         """Return whether any action was run with this store, or a remote could have results."""
-        folders = [self.root] if self.overflow is None else [self.root, self.overflow]
+        folders = filter(None, (self.root, self.overflow))
         return self.remote is not None or any(
             os.path.isdir(folder / "actions") for folder in folders
         )
@@ -259,7 +257,7 @@ class Store(BlobStore):
             with suppress(OSError):
                 make_folder(path.parent, self.root)
                 clear_place(path)
-                stack.enter_context(open_locked(path, LOCK_TIMEOUT))
+                stack.enter_context(open_locked(path, 900))
                 # Waiting processes notice that the file is gone, and make another.
                 stack.callback(drop, path)
             yield

@@ -51,7 +51,7 @@ def to_json(
         else [[k, list(v)] for k, v in debug_handles.items()],
         "named": None
         if named is None
-        else [[tag, asdict(entry)] for tag, entry in named],
+        else [[tag, {**vars(entry), "blob": vars(entry.blob)}] for tag, entry in named],
         **({} if meta is None else {"estimate": asdict(meta)}),
     }
 
