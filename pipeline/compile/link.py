@@ -95,6 +95,8 @@ def lay_out(
             if isinstance(payload.data, BlobBytes):
                 payload.data = store.read(payload.data.blob.digest)
     check_file_names((*(output.external_constant_map or ()), *named.external_data))
+    # The serializer changes a copy, but nothing else needs the program.
+    vars(output.program)["__deepcopy__"] = lambda memo: output.program
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
     cords = {
@@ -315,9 +317,7 @@ def _place_of(plan: ExecutionPlan, order: Sequence[str]) -> int:
 
 
 def _stand_in(blob: Blob) -> bytes:
-    if blob.size:
-        return BlobBytes(blob)
-    return b""
+    return BlobBytes(blob) if blob.size else b""
 
 
 def _iter_named_data(

@@ -57,6 +57,8 @@ class BlobBytes(bytes):
 
 
 _OBJECT = TypeAdapter(MethodObject)
+# A few programs that `program_to_bytes` has read back, for linking, which takes and changes them.
+_reread: dict[bytes, Program] = {}
 
 
 def parse_object(record: Mapping[str, Any]) -> MethodObject:
@@ -183,10 +185,8 @@ def program_to_bytes(program: Program) -> bytes:
     Raises PipelineError if ExecuTorch doesn't read the same program back.
     """
     bare = replace(program, constant_buffer=[], backend_delegate_data=[])
-    flatbuffer = _program_to_flatbuffer(
-        bare, constant_tensor_alignment=ALIGNMENT, delegate_alignment=ALIGNMENT
-    )
-    data = bytes(flatbuffer.data)
+    # Aligned as in a `.pte`, since ExecuTorch keeps only the schema of the last alignment.
+    data = _program_to_flatbuffer(bare, constant_tensor_alignment=ALIGNMENT).data
     reread = program_from_bytes(data)
     if reread != bare and repr(reread) != repr(
         bare
@@ -195,12 +195,15 @@ def program_to_bytes(program: Program) -> bytes:
             "the emitted program does not survive ExecuTorch's flatbuffer round trip, so it "
             "can't be stored as an object; please report the model"
         )
+    if len(_reread) > 7:
+        _reread.clear()  # whose linking is for other processes
+    _reread[data] = reread
     return data
 
 
 def program_from_bytes(data: bytes) -> Program:
     """Return the program in a flatbuffer, as ExecuTorch's dataclasses."""
-    return _flatbuffer_to_program(data)
+    return _reread.pop(data, None) or _flatbuffer_to_program(data)
 
 
 def mutable_name(tensor: Tensor) -> str:

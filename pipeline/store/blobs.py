@@ -179,7 +179,10 @@ class BlobStore(StoreFolder):
         Until a result refers to the blob, only its age keeps it from being evicted.
         """
         path = self.blob_path(blob)
-        if is_intact := is_plain(path) and self._is_good(blob):
+        # A blob is verified once per process, without looking for its file again.
+        if is_intact := is_plain(path) and (
+            blob in self._verified or self._is_good(blob)
+        ):
             touch(path)
         return is_intact
 
@@ -195,16 +198,6 @@ class BlobStore(StoreFolder):
         """Store the content of a `scratch` file, which was hashed as it was written."""
         self._publish(file, blob_name(blob))
         self._verified.add(blob)
-
-    def put_file(self, path: Path) -> Digest:
-        """Store the content of a file unless it is already here. Raises OSError."""
-        blob = digest.hash_file(path)
-        if self._keep(blob):
-            return blob
-        with open(path, "rb") as source, self.writer() as file:
-            while piece := source.read(digest.PIECE):
-                file.write(piece)
-        return file.digest
 
     def read(self, blob: Digest) -> bytes:
         """Return the verified content of a blob. Raises MissingBlobError; a bad blob is dropped."""

@@ -92,7 +92,7 @@ def _check_holes(path: Path, size: int) -> None:
 
 def read_pieces(path: Path) -> Iterator[bytes]:
     """Yield the content of a file in pieces. Raises OSError."""
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=0) as file:
         while piece := file.read(PIECE):
             yield piece
 

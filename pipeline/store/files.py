@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -112,10 +113,10 @@ def read_text_file(path: Path, most: int = 1 << 20) -> bytes:
         return file.read(most)
 
 
-def is_plain(path: Path) -> bool:
+def is_plain(path: str | Path) -> bool:
     """Return whether a path is a regular file, and not a folder, a link or a FIFO."""
     try:
-        return stat.S_ISREG(path.lstat().st_mode)
+        return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):
         return False
 
@@ -234,6 +235,25 @@ def _locked(folder: Path) -> BinaryIO:
         if os.path.exists(path):
             return file
         file.close()  # it was swept after it was opened and before it was locked
+
+
+def open_locked(path: Path, seconds: float) -> BinaryIO:
+    """Open a file, and lock it as soon as no other process has it locked.
+
+    Raises OSError if that takes longer than `seconds`, or if the filesystem has no locks.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        file = open(path, "ab")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_nlink:  # its last holder didn't remove it
+                return file
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+        file.close()
 
 
 def sweep(folder: Path) -> int:

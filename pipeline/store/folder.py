@@ -49,9 +49,13 @@ class StoreFolder:
         A file in the overflow is newer than one of this name in the store, which couldn't be
         dropped.
         """
-        if self.overflow is not None and is_plain(self.overflow / name):
+        return self._find_in_overflow(name) or self.root / name
+
+    def _find_in_overflow(self, name: str) -> Path | None:
+        # Joined as strings, since joining paths takes longer than looking for the file.
+        if self.overflow is not None and is_plain(f"{self.overflow}/{name}"):
             return self.overflow / name
-        return self.root / name
+        return None
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
@@ -66,8 +70,8 @@ class StoreFolder:
         except OSError as error:
             _move(file, self._find_overflow(error), name)
             return
-        if self.overflow is not None and is_plain(self.overflow / name):
-            drop(self.overflow / name)  # from when the store wasn't writable
+        if older := self._find_in_overflow(name):
+            drop(older)  # from when the store wasn't writable
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:
@@ -101,13 +105,12 @@ class StoreFolder:
 
     def is_filled(self) -> bool:
         """Return whether the store's disk became full during this run, in any process."""
-        return self.overflow is not None and is_plain(self.overflow / _FILLED)
+        return self._find_in_overflow(_FILLED) is not None
 
     def _open_scratch(self, root: Path) -> AbstractContextManager[BinaryIO]:
         """Open a file in the folder `tmp` of a root. Raises OSError, also if the disk is full."""
-        readme = root / "README"
-        if not is_plain(readme):
-            write_atomically(readme, README.encode())
+        if not is_plain(f"{root}/README"):
+            write_atomically(root / "README", README.encode())
         if root == self.root and (self._is_full or self.is_filled() or _is_full(root)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
         return temporary(root / "tmp", root)
@@ -149,8 +152,8 @@ class StoreFolder:
     def why_overflow(self) -> str:
         """Return why this run needed the overflow, or "" if it didn't."""
         with suppress(OSError):
-            if self.overflow is not None:
-                return (self.overflow / _WHY).read_text()
+            if why := self._find_in_overflow(_WHY):
+                return why.read_text()
         return ""
 
 

@@ -20,14 +20,12 @@ from pipeline.store.blobs import MissingBlobError as MissingBlobError
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ANYONE, ActionEntry, find_references, fits_action
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import clear_place, is_plain, make_folder
+from pipeline.store.files import clear_place, is_plain, make_folder, open_locked
 from pipeline.store.folder import drop, touch
 from pipeline.store.places import CORRECTIONS, VOUCHERS, action_name, own_places
 
 if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTierSettings
-
-LOCK_TIMEOUT = 900.0  # seconds to wait for a process that computes the same result
 
 
 @lru_cache(maxsize=8)  # a build reads the entries of its last methods again and again
@@ -182,7 +180,7 @@ class Store(BlobStore):
 
     def has_results(self) -> bool:
         """Return whether any action was run with this store, or a remote could have results."""
-        folders = [self.root] if self.overflow is None else [self.root, self.overflow]
+        folders = filter(None, (self.root, self.overflow))
         return self.remote is not None or any(
             os.path.isdir(folder / "actions") for folder in folders
         )
@@ -254,15 +252,12 @@ class Store(BlobStore):
         that work is done twice, so neither a filesystem without locks nor a holder that hangs is an
         error.
         """
-        from filelock import FileLock, Timeout
-
         path = self.root / "locks" / name
         with ExitStack() as stack:
-            with suppress(OSError, Timeout):
+            with suppress(OSError):
                 make_folder(path.parent, self.root)
-                # If the path were a link, `FileLock` would truncate the file it leads to.
                 clear_place(path)
-                stack.enter_context(FileLock(path, timeout=LOCK_TIMEOUT))
+                stack.enter_context(open_locked(path, 900))
                 # Waiting processes notice that the file is gone, and make another.
                 stack.callback(drop, path)
             yield

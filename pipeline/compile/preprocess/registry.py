@@ -80,11 +80,6 @@ def find_function(backend_id: str) -> Preprocess | None:
     return function
 
 
-def is_registered_here(backend_id: str) -> bool:
-    """Return whether a backend's function is from `register_preprocess`, not from the catalogue."""
-    return backend_id in REGISTERED
-
-
 def find_entry(backend_id: str) -> Backend | None:
     """Return the catalogue entry that says what a backend's results depend on, or None.
 

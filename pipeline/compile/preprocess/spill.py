@@ -14,14 +14,15 @@ from typing import Any
 
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.emit import _emitter
+from executorch.exir.program import _program
 from executorch.exir.schema import Buffer
 
-from pipeline.compile.objects import Blob, BlobBytes, put_blob
+from pipeline.compile.objects import BlobBytes, put_blob
 from pipeline.program.patching import replaced
 from pipeline.store.store import Store
 
-_SPILLED_FROM = 1 << 20  # bytes
-_spills: ContextVar[bool] = ContextVar("spills", default=False)
+SPILLED_FROM = 1 << 20  # bytes
+spills: ContextVar[bool] = ContextVar("spills", default=False)  # within `spilling`
 
 
 @contextmanager
@@ -30,17 +31,17 @@ def spilling() -> Iterator[None]:
 
     Only `make_object` may write such a program.
     """
-    token = _spills.set(True)
+    token = spills.set(True)
     try:
         yield
     finally:
-        _spills.reset(token)
+        spills.reset(token)
 
 
 @contextmanager
 def spilled_data(module: str, store: Store | None) -> Iterator[None]:
     """Let a module's `NamedDataStore` put large data into a store, within `spilling`."""
-    if store is None or not module or not _spills.get():
+    if store is None or not module or not spills.get():
         yield
         return
     with replaced(
@@ -66,34 +67,31 @@ def _spill_to(store: Store) -> type[NamedDataStore]:
 
 @contextmanager
 def spilled_constants(store: Store | None) -> Iterator[None]:
-    """Let large constants go to a store when they are emitted, within `spilling`."""
-    if store is None or not _spills.get():
+    """Let large constants go to a store when they are emitted, within `spilling`.
+
+    ExecuTorch then serializes no program, which linking would do again.
+    """
+    if store is None or not spills.get():
         yield
         return
 
     def make_buffer(original: type[Buffer]) -> Callable[..., Buffer]:
         return lambda storage: original(storage=_spill(storage, store))
 
-    with replaced(_emitter, "Buffer", make_buffer):
+    with (
+        replaced(_emitter, "Buffer", make_buffer),
+        replaced(
+            _program,
+            "serialize_for_executorch",
+            lambda original: lambda *args: (None, {}),
+        ),
+    ):
         yield
 
 
 def _spill(data: Any, store: Store) -> Any:
     # Not `isinstance`: a stand-in for a blob is an instance of a subclass.
-    large = type(data) is bytes and len(data) >= _SPILLED_FROM
+    large = type(data) is bytes and len(data) >= SPILLED_FROM
     if large:
         return BlobBytes(put_blob(store, data))
     return data
-
-
-def stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:
-    """Return the stand-in that `spilled_data` uses for a blob, or None if its bytes are needed.
-
-    Args:
-        module: the module whose `NamedDataStore` has the data, or "".
-    """
-    stands_in = module and _spills.get() and blob.size >= _SPILLED_FROM
-    # The store may have evicted the blob, and a stand-in has no bytes of its own.
-    if stands_in and store.intact([blob.digest]):
-        return BlobBytes(blob)
-    return None

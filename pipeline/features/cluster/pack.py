@@ -15,7 +15,7 @@ from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.reads import is_inside
 from pipeline.plan.requests import write_request
 from pipeline.program.constant_values import find_blobs
-from pipeline.store.digest import Digest
+from pipeline.store.digest import Digest, read_pieces
 from pipeline.store.errors import SourceError
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, is_plain
 from pipeline.store.workspace import Workspace
@@ -110,9 +110,13 @@ class Packer:
         content = workspace.find_data(name)
         if content is not None and is_plain(store.blob_path(content)):
             return content
-        if content is None or store.put_file(workspace.root / name) != content:
-            raise SourceError(f"{name}: changed while the build ran; run again")
-        return content
+        if content is not None:
+            with store.writer() as file:
+                for piece in read_pieces(workspace.root / name):
+                    file.write(piece)
+            if file.digest == content:
+                return content
+        raise SourceError(f"{name}: changed while the build ran; run again")
 
     def _find_blobs(self, action: Action) -> Iterator[Digest]:
         """Yield the blobs of the store that an action needs in addition to files."""

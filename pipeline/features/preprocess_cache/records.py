@@ -14,11 +14,12 @@ from pipeline.backends import CacheScope
 from pipeline.backends.estimate import Estimate
 from pipeline.compile.objects import (
     Blob,
+    BlobBytes,
     TaggedBlob,
     merge_named_data,
     put_named_data,
 )
-from pipeline.compile.preprocess.spill import stand_in
+from pipeline.compile.preprocess.spill import SPILLED_FROM, spills
 from pipeline.store.compiled import NamedBlob
 from pipeline.store.store import Store
 
@@ -79,7 +80,7 @@ def from_json(
 
     @cache  # keys may share a blob
     def read(blob: Blob) -> bytes:
-        return stand_in(blob, names_data, store) or store.read(blob.digest)
+        return _stand_in(blob, names_data, store) or store.read(blob.digest)
 
     debug_handles = record["debug_handles"]
     named = record["named"]
@@ -95,6 +96,19 @@ def from_json(
         _delegate_info_meta=None if estimate is None else Estimate(**estimate),
     )
     return with_handles(result, record["handles"], handles, scope)
+
+
+def _stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:
+    """Return the stand-in that `spilled_data` uses for a blob, or None if its bytes are needed.
+
+    Args:
+        module: the module whose `NamedDataStore` has the data, or "".
+    """
+    stands_in = module and spills.get() and blob.size >= SPILLED_FROM
+    # The store may have evicted the blob, and a stand-in has no bytes of its own.
+    if stands_in and store.intact([blob.digest]):
+        return BlobBytes(blob)
+    return None
 
 
 def with_handles(

@@ -22,7 +22,7 @@ from pipeline.compile.preprocess.cached_backend import (
     PreprocessCounts,
     more_key,
 )
-from pipeline.compile.preprocess.registry import is_registered_here
+from pipeline.compile.preprocess.registry import REGISTERED
 from pipeline.features.preprocess_cache.key import (
     Partition,
     UndescribableError,
@@ -50,7 +50,7 @@ def locate_results(
         return None
     if entry is None:
         origin = "is not in the catalogue"
-        if is_registered_here(name):
+        if name in REGISTERED:
             origin = "was registered in this process"
         backend.context.warn(f"{name} {origin}, so its results are not cached")
         return None
