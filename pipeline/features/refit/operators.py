@@ -220,11 +220,12 @@ class _Mode(TorchDispatchMode):
             watch.note_gap(f"{func} takes a tensor of a custom class")
         if not plain_tensors:
             return self._free(call())
-        if any(t.is_neg() or t.is_conj() for t in plain_tensors):
-            watch.note_gap(
-                f"{func} takes a tensor whose values differ from its storage"
-            )
-        known_tensors = [t for t in plain_tensors if watch.is_known(t)]
+        for tensor in plain_tensors:
+            if tensor.is_neg() or tensor.is_conj():
+                watch.note_gap(
+                    f"{func} takes a tensor whose values differ from its storage"
+                )
+        known_tensors = watch.find_known(plain_tensors)
         if not known_tensors:
             if isinstance(func, torch._ops.OpOverload):
                 watch.note_readings(func, plain_tensors)
@@ -235,25 +236,24 @@ class _Mode(TorchDispatchMode):
             watch.note_gap(f"{func} computes unseen")
             return call()
         watch.note_readings(func, plain_tensors)
-        name = str(func)
+        name, is_mutable, changes_values = _look_up(func)
         if name == COPY and type(args[0]) in PLAIN and fills_storage(args[0]):
             watch.note_free(args[0])  # whatever it held before
         describe: Callable[[], Any] = partial(watch.describe_arguments, args, kwargs)
-        if func._schema.is_mutable:  # the call changes its arguments
+        if is_mutable:  # the call changes its arguments
             describe = partial(list, describe())
         out = call()
-        if any(
-            getattr(made, "constant", None) is not None for made in find_tensors(out)
-        ):
-            # A fake tensor that keeps its value computes with it unseen.
-            for known_tensor in known_tensors:
-                watch.note_read(known_tensor)
-        operator = func._schema.name.partition("::")[2]
-        if func._schema.is_mutable and operator not in _MOVING:
+        results = [out] if type(out) in PLAIN else list(find_tensors(out))
+        for result in results:
+            if getattr(result, "constant", None) is not None:
+                # A fake tensor that keeps its value computes with it unseen.
+                for known_tensor in known_tensors:
+                    watch.note_read(known_tensor)
+        if changes_values:
             for changed in _changed(func, args, kwargs):
                 watch.note_change(name, changed, describe())
         else:
-            watch.note_result(name, describe, out)
+            watch.note_result(name, describe, results)
         return out
 
     def _free(self, out: Any) -> Any:
@@ -265,6 +265,14 @@ class _Mode(TorchDispatchMode):
         for new_tensor in new_tensors:
             self._watch.note_free(new_tensor)
         return out
+
+
+@cache
+def _look_up(func: Any) -> tuple[str, bool, bool]:
+    """Return an operator's name, and whether it changes its arguments, and their values."""
+    is_mutable = func._schema.is_mutable
+    operator = func._schema.name.partition("::")[2]
+    return str(func), is_mutable, is_mutable and operator not in _MOVING
 
 
 def _are_fake(values: Iterable[Any]) -> bool:

@@ -9,6 +9,7 @@ other operator is not repeated, and its constants must stay the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ def _sqrt(values: Array) -> Array:
     return roots
 
 
+_least = np.minimum.reduce
 # Operators that compute each value from values at the same place, in their common dtype.
 _COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.add.Tensor": np.add,
@@ -244,7 +246,7 @@ def _refuse_nan(values: Array) -> None:
 
     Its sign and payload differ between libraries and processors. A NaN that is copied is exact.
     """
-    if values.dtype.kind == "f" and values.size and np.isnan(values.min()):
+    if values.dtype.kind == "f" and values.size and math.isnan(_least(values, None)):
         raise UnknownValueError("a NaN that is computed from constants")
 
 
