@@ -19,6 +19,7 @@ OBSERVERS = (
     __name__,
     "pipeline.features.refit.watch",
     "pipeline.features.refit.hooks",
+    "pipeline.features.refit.operators",
     storages.__name__,
 )
 # Functions that take the bytes of storages and base no decision on them, and the digests of their

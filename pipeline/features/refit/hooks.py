@@ -1,24 +1,22 @@
 """Reports to a `Watch` how constants are used while a unit is compiled.
 
-It reports each operator, each function that passes values to Python or to torch without an
-operator, and each place that turns dispatching off.
+It reports each operator (`operators.py`), each function that passes values to Python or to torch
+without one, and each place that turns dispatching off.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from types import CodeType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.compile.inspect.storages import described_to
 from pipeline.compile.preprocess.cached_backend import CachedBackend, ResultsPlace
@@ -29,21 +27,11 @@ from pipeline.features.refit.callers import (
     has_known_text,
     name_function,
 )
-from pipeline.features.refit.watch import (
-    COPY,
-    FAKES,
-    PLAIN,
-    Watch,
-    fills_storage,
-    find_tensors,
-)
+from pipeline.features.refit.operators import watched_operators
+from pipeline.features.refit.watch import PLAIN, Watch, find_tensors
 from pipeline.program.patching import replaced, wrapped
 from pipeline.store.digest import Digest
 
-# Operators that change where a tensor looks, but not its values.
-_MOVING = frozenset(
-    {"set_", "resize_", "detach_", "as_strided_", "t_", "transpose_", "squeeze_"}
-)
 # Functions that turn dispatching off.
 _BLINDS = (
     (torch._C, "_DisableTorchDispatch"),
@@ -80,15 +68,6 @@ _HARMLESS = frozenset({
     ("torch._dynamo.utils", "preserve_rng_state"),
     ("torch._higher_order_ops.utils", "_materialize_as_graph_inner"),
 })  # fmt: skip
-# The types of most arguments of operators. They hold no values of tensors.
-_WITHOUT_VALUES = frozenset({
-    *(*FAKES, int, float, bool, str, type(None)),
-    *(torch.SymInt, torch.dtype, torch.device, torch.layout, torch.memory_format),
-})  # fmt: skip
-_DEVICE = torch.ops.prim.device.default
-_META = torch.device("meta")
-_FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
-
 # The digests of the keys of results that this process made while it watched.
 _made_here: set[Digest] = set()
 
@@ -108,7 +87,7 @@ def watched(watch: Watch) -> Iterator[None]:
             hooks.enter_context(replaced(owner, name, partial(_blind, watch)))
         hooks.enter_context(wrapped(CachedBackend, "find", partial(_note_hits, watch)))
         hooks.enter_context(wrapped(CachedBackend, "make", _remember))
-        hooks.enter_context(_Mode(watch))
+        hooks.enter_context(watched_operators(watch))
         yield
 
 
@@ -207,94 +186,6 @@ def _blind(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
     return turn_off
 
 
-class _Mode(TorchDispatchMode):
-    """Reports each operator that takes a known storage to the watch."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # the default would import dynamo
-        return False
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        return True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if func is _DEVICE and type(args[0]) is FakeTensor:
-            # A third of all calls; the answer is that of `FakeTensor.__torch_dispatch__`.
-            tensor = args[0]
-            return (
-                _META if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
-            )
-        keywords = kwargs or {}
-        if _are_fake(args) and (not kwargs or _are_fake(kwargs.values())):
-            out = _call_next(func, types, args, keywords)
-            # Most results are fake: they save a call.
-            return out if type(out) is FakeTensor else self._free(out)
-        watch = self._watch
-        plain_tensors: list[torch.Tensor] = []
-        if _gather(args, plain_tensors) or _gather(keywords.values(), plain_tensors):
-            watch.note_gap(f"{func} takes a tensor of a custom class")
-        if not plain_tensors:
-            return self._free(func(*args, **keywords))
-        if any(t.is_neg() or t.is_conj() for t in plain_tensors):
-            watch.note_gap(
-                f"{func} takes a tensor whose values differ from its storage"
-            )
-        known_tensors = [t for t in plain_tensors if watch.is_known(t)]
-        if not known_tensors:
-            if isinstance(func, torch._ops.OpOverload):
-                watch.note_readings(func, plain_tensors)
-            out = func(*args, **keywords)
-            is_accounted = all(map(watch.is_accounted, plain_tensors))
-            return self._free(out) if is_accounted else out
-        if not isinstance(func, torch._ops.OpOverload):
-            watch.note_gap(f"{func} computes unseen")
-            return func(*args, **keywords)
-        watch.note_readings(func, plain_tensors)
-        name = str(func)
-        if name == COPY and type(args[0]) in PLAIN and fills_storage(args[0]):
-            watch.note_free(args[0])  # whatever it held before
-        describe: Callable[[], Any] = partial(watch.describe_arguments, args, keywords)
-        if func._schema.is_mutable:  # the call changes its arguments
-            describe = partial(list, describe())
-        out = func(*args, **keywords)
-        if any(
-            getattr(made, "constant", None) is not None for made in find_tensors(out)
-        ):
-            # A fake tensor that keeps its value computes with it unseen.
-            for known_tensor in known_tensors:
-                watch.note_read(known_tensor)
-        operator = func._schema.name.partition("::")[2]
-        if func._schema.is_mutable and operator not in _MOVING:
-            for changed in _changed(func, args, keywords):
-                watch.note_change(name, changed, describe())
-        else:
-            watch.note_result(name, describe, out)
-        return out
-
-    def _free(self, out: Any) -> Any:
-        """Mark the plain tensors among an operator's results as free of constants."""
-        if type(out) is FakeTensor:
-            return out
-        new_tensors: list[torch.Tensor] = []
-        _gather((out,), new_tensors)
-        for new_tensor in new_tensors:
-            self._watch.note_free(new_tensor)
-        return out
-
-
 def _hooked(owner: Any, name: str, watch: Watch) -> Any:
     original = getattr(owner, name)
 
@@ -329,71 +220,3 @@ def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[N
         yield
     finally:
         delattr(owner, name)
-
-
-def _are_fake(values: Iterable[Any]) -> bool:
-    """Return whether arguments hold no values of tensors, as those of most operators."""
-    if _WITHOUT_VALUES.issuperset(map(type, values)):
-        return True
-    for value in values:
-        kind = type(value)
-        if kind is list or kind is tuple:
-            if not _WITHOUT_VALUES.issuperset(map(type, value)):
-                return False
-        elif kind not in _WITHOUT_VALUES:
-            return False
-    return True
-
-
-def _call_next(func: Any, types: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Call an operator on fake tensors in the next mode.
-
-    If that is the mode of fake tensors, it is called as torch's dispatcher would call it, which
-    saves a second trip through the dispatcher.
-    """
-    is_operator = isinstance(func, torch._ops.OpOverload)
-    if is_operator and torch._C._len_torch_dispatch_stack() == 1:
-        mode = torch._C._unset_dispatch_mode(_FAKE_KEY)
-        if mode is not None:
-            try:
-                out = mode.__torch_dispatch__(func, types, args, kwargs)
-            finally:
-                torch._C._set_dispatch_mode(mode)
-            if out is not NotImplemented:
-                return out
-    return func(*args, **kwargs)
-
-
-def _gather(values: Iterable[Any], plain_tensors: list[torch.Tensor]) -> bool:
-    """Append the plain tensors among the arguments of an operator to a list.
-
-    Returns whether there is any other tensor that has values.
-    """
-    others = False
-    for value in values:
-        kind = type(value)
-        if kind in _WITHOUT_VALUES:
-            continue
-        if kind in PLAIN:
-            if value.layout is torch.strided:
-                plain_tensors.append(value)
-            else:
-                others = True
-        elif kind is tuple or kind is list:
-            others |= _gather(value, plain_tensors)
-        elif kind is dict:
-            others |= _gather(value.values(), plain_tensors)
-        elif isinstance(value, torch.Tensor) and kind not in FAKES:
-            others = True
-    return others
-
-
-def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors that an operator writes to."""
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = args[place] if place < len(args) else kwargs.get(argument.name)
-        for tensor in find_tensors(value):
-            if type(tensor) in PLAIN:
-                yield tensor

@@ -9,6 +9,7 @@ other operator is not repeated, and its constants must stay the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ Json = Mapping[str, Any]
 SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"
 # Bytes: the largest result that is kept for the steps that use it, and the room for all of these.
 _SMALL, _ROOM = 1 << 18, 1 << 26
+_TINY = 1 << 14  # bytes of a source that is kept, too
 
 
 def _sqrt(values: Array) -> Array:
@@ -37,6 +39,7 @@ def _sqrt(values: Array) -> Array:
     return roots
 
 
+_least = np.minimum.reduce
 # Operators that compute each value from values at the same place, in their common dtype.
 _COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.add.Tensor": np.add,
@@ -189,18 +192,27 @@ class Evaluation:
             return self._kept[number]
         step = self._steps[number]
         if step["op"] == SOURCE:
-            self._kept[number] = self._sources(step)
-            return self._kept[number]
+            source = self._sources(step)
+            if source.nbytes <= _TINY and self._takes(source):
+                source = read_storage(source)  # once for all steps that use it
+            self._kept[number] = source
+            return source
         if step["op"] == LITERAL:
             count = step["count"]
             return np.frombuffer(bytes.fromhex(step["bytes"]) * count, np.uint8)
         if not is_repeatable(step):
             raise UnknownValueError(str(step.get("what", step["op"])))
         made = lay_out(self._compute(step), step["sizes"], step["strides"])
-        if made.nbytes <= min(_SMALL, self._room):
-            self._room -= made.nbytes
+        if self._takes(made):
             self._kept[number] = made
         return made
+
+    def _takes(self, storage: Storage) -> bool:
+        """Return whether there is room to keep a storage's bytes, and take that room."""
+        is_small = storage.nbytes <= min(_SMALL, self._room)
+        if is_small:
+            self._room -= storage.nbytes
+        return is_small
 
     def _compute(self, step: Json) -> Array:
         """Return the values of a step, in torch's order of indices."""
@@ -213,7 +225,8 @@ class Evaluation:
                 _refuse_nan(values)  # bfloat16 doesn't keep its bits
                 values = cast(values, views[0].dtype, dtype)
                 _refuse_nan(values)
-            return np.broadcast_to(values, step["sizes"])
+            sizes = tuple(step["sizes"])
+            return values if values.shape == sizes else np.broadcast_to(values, sizes)
         args = list(
             self._arguments(step, views[0].dtype if op in _COMPARING else dtype)
         )
@@ -244,7 +257,7 @@ def _refuse_nan(values: Array) -> None:
 
     Its sign and payload differ between libraries and processors. A NaN that is copied is exact.
     """
-    if values.dtype.kind == "f" and values.size and np.isnan(values.min()):
+    if values.dtype.kind == "f" and values.size and math.isnan(_least(values, None)):
         raise UnknownValueError("a NaN that is computed from constants")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -25,6 +26,8 @@ def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Arra
         raise UnknownValueError("values of another shape than torch's")
     if not values.size:
         return np.empty(0, np.uint8)
+    if list(strides) == [1]:  # as most
+        return np.ascontiguousarray(values).view(np.uint8)
     order = sorted(
         range(len(sizes)),
         key=lambda d: (-strides[d], -sizes[d]),
@@ -60,6 +63,7 @@ def cast(values: Array, old: str, new: str) -> Array:
         return values.astype(new)
 
 
+@cache
 def can_cast(old: str, new: str) -> bool:
     """Return whether `cast` gives the same values as torch."""
     try:

@@ -10,6 +10,7 @@ the record.
 
 from __future__ import annotations
 
+import marshal
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -81,7 +82,7 @@ class Watch:
         # The step that made a storage; None if no constant went into it.
         self._storages: dict[int, tuple[StorageWeakRef, int | None]] = {}
         self._literals: dict[tuple[bytes, int], int] = {}
-        self._numbers: dict[str, int] = {}  # of steps, by their content
+        self._numbers: dict[bytes, int] = {}  # of steps, by their content
 
     def add_source(
         self, tensor: torch.Tensor, method: str, kind: str, name: str
@@ -106,6 +107,15 @@ class Watch:
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Return whether `find` returns a place, which takes longer to describe."""
         return self._find_step_of(tensor) is not None
+
+    def find_known(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the tensors with known storages among plain ones."""
+        known_tensors = []
+        for tensor in tensors:
+            entry = self._storages.get(tensor.untyped_storage()._cdata)
+            if entry is not None and entry[1] is not None:
+                known_tensors.append(tensor)
+        return known_tensors
 
     def _find_step_of(self, tensor: torch.Tensor) -> int | None:
         if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
@@ -139,7 +149,7 @@ class Watch:
         """
         number = len(self.steps)
         if step["op"] != UNKNOWN:
-            number = self._numbers.setdefault(repr(step), number)
+            number = self._numbers.setdefault(marshal.dumps(step, 2), number)
         if number == len(self.steps):
             self.steps.append(step)
         return number
@@ -193,7 +203,10 @@ class Watch:
         return tensor.numel() == 1 and is_number_maker()
 
     def note_result(
-        self, name: str, describe: Callable[[], list[Any]], out: Any
+        self,
+        name: str,
+        describe: Callable[[], list[Any]],
+        results: Sequence[torch.Tensor],
     ) -> None:
         """Record the results of an operator on known storages.
 
@@ -203,7 +216,7 @@ class Watch:
         """
         new_tensors = [
             tensor
-            for tensor in find_tensors(out)
+            for tensor in results
             if type(tensor) not in FAKES and not self.is_known(tensor)
         ]
         for tensor in new_tensors:
