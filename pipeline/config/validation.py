@@ -273,15 +273,7 @@ class ValidateConfig(Limits):
 
     def select_limits(self, method: str) -> Limits:
         """Return the limits of a method, its own or the package's; both tolerances or neither."""
-        return _override_limits(self, self.methods.get(method, MethodLimits()))
-
-    def select_reference_limits(self, method: str) -> Limits:
-        """Return the limits of a method's export against its reference, its own or the package's.
-
-        Sets both tolerances or neither.
-        """
-        method_limits = self.methods.get(method, MethodLimits()).reference
-        return _override_limits(self.reference, method_limits)
+        return override_limits(self, self.methods.get(method, MethodLimits()))
 
     def find_reference_limits(self, method: str) -> list[str]:
         """Return the config paths of the limits that are set for a method's export."""
@@ -295,7 +287,7 @@ class ValidateConfig(Limits):
         return paths
 
 
-def _override_limits(limits: Limits, method_limits: Limits) -> Limits:
+def override_limits(limits: Limits, method_limits: Limits) -> Limits:
     """Return limits overridden by a method's, with both tolerances if one of them is set."""
     values = {}
     for name in Limits.model_fields:

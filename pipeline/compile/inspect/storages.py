@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
 
 import torch
 from torch.utils._mode_utils import no_dispatch
@@ -15,7 +13,7 @@ from pipeline.store.digest import Digest
 
 # Called with a tensor that is described, and the digest of its logical bytes.
 Listener = Callable[[torch.Tensor, Digest], None]
-_listener: ContextVar[Listener | None] = ContextVar(
+LISTENER: ContextVar[Listener | None] = ContextVar(
     "listener to descriptions", default=None
 )
 
@@ -43,16 +41,6 @@ def view_of(tensor: torch.Tensor, step: int = 0) -> View:
 
 def note_described(tensor: torch.Tensor, base: Digest) -> None:
     """Report a tensor that is described to the listener, if there is one."""
-    listener = _listener.get()
+    listener = LISTENER.get()
     if listener is not None:
         listener(tensor, base)
-
-
-@contextmanager
-def described_to(listener: Listener) -> Iterator[None]:
-    """Report the tensors that are described within the context to a listener."""
-    token: Any = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)

@@ -10,7 +10,12 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from pipeline.config.validation import ValidateConfig
+from pipeline.config.validation import (
+    Limits,
+    MethodLimits,
+    ValidateConfig,
+    override_limits,
+)
 from pipeline.features.references.recording_judge import (
     CallOutcome,
     OutputOutcome,
@@ -63,9 +68,7 @@ class ReferenceJudge:
         self._budget = budget
         self._open_lane = open_lane
         self._is_random = settings.select_random(result.method)
-        self._limits = {
-            name: settings.select_reference_limits(name) for name in programs
-        }
+        self._limits = {name: _select_limits(settings, name) for name in programs}
         self._set_at = settings.find_reference_limits(result.method)
         self._origins: list[str] = []
         self._outputs: list[OutputOutcome] = []
@@ -255,3 +258,12 @@ class ReferenceJudge:
                 f"no call of the reference could be compared: {reasons or 'none was made'}",
             )
         return "passed", ""
+
+
+def _select_limits(settings: ValidateConfig, method: str) -> Limits:
+    """Return the limits of a method's export against its reference, its own or the package's.
+
+    Sets both tolerances or neither.
+    """
+    method_limits = settings.methods.get(method, MethodLimits()).reference
+    return override_limits(settings.reference, method_limits)

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils import _python_dispatch
 
-from pipeline.compile.inspect.storages import described_to
+from pipeline.compile.inspect.storages import LISTENER, Listener
 from pipeline.compile.preprocess.cached_backend import CachedBackend, ResultsPlace
 from pipeline.features.refit.callers import (
     ADDRESS_TRIER,
@@ -75,7 +75,7 @@ _made_here: set[Digest] = set()
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
     """Watch how the sources of `watch` are used within the context."""
-    with described_to(watch.note_described), ExitStack() as hooks:
+    with _described_to(watch.note_described), ExitStack() as hooks:
         for owner, names in _HOOKS.items():
             for name in names:
                 hooks.enter_context(_hooked(owner, name, watch))
@@ -220,3 +220,13 @@ def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[N
         yield
     finally:
         delattr(owner, name)
+
+
+@contextmanager
+def _described_to(listener: Listener) -> Iterator[None]:
+    """Report the tensors that are described within the context to a listener."""
+    token: Any = LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        LISTENER.reset(token)
