@@ -146,11 +146,6 @@ def _expect(value: Any, kind: type, words: str) -> None:
         raise _WrongError(f"is {_short(value)}, must be {words}")
 
 
-def _expect_match(pattern: re.Pattern[str], value: str, words: str) -> None:
-    if not pattern.fullmatch(value):
-        raise _WrongError(f"is {_short(value)}, must be {words}")
-
-
 def _short(value: Any) -> str:
     """Return a value as a short text for a one-line message."""
     if isinstance(value, (str, int, float, type(None))):
@@ -173,7 +168,10 @@ def _text(value: Any) -> None:
 
 def _literal(value: Any) -> None:
     _expect(value, str, "a text")
-    _expect_match(_LITERAL, value, "one line without quotes and backslashes")
+    if not _LITERAL.fullmatch(value):
+        raise _WrongError(
+            f"is {_short(value)}, must be one line without quotes and backslashes"
+        )
 
 
 def _int(value: Any) -> None:
@@ -222,7 +220,8 @@ def _path(value: Any) -> None:
 
 def _device(value: Any) -> None:
     _expect(value, str, "a device")
-    _expect_match(_DEVICE, value, "a device")
+    if not _DEVICE.fullmatch(value):
+        raise _WrongError(f"is {_short(value)}, must be a device")
 
 
 def _file(value: Any) -> None:
@@ -336,7 +335,8 @@ def _check_keys(value: Any) -> None:
 
 
 def _place(value: Any) -> None:
-    _expect_match(re.compile("[0-9]{1,3}"), value, "the position of a size")
+    if not re.fullmatch(r"[0-9]{1,3}", value):
+        raise _WrongError(f"is {_short(value)}, must be the position of a size")
 
 
 def _symbol(value: Any) -> None:
