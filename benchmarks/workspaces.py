@@ -75,7 +75,7 @@ class Sizes:
     )
     retrained_repeats: int = 3
     overhead: tuple[str, ...] = ("vision",)  # a shipped package that has no two equal partitions
-    overhead_repeats: int = 4
+    overhead_repeats: int = 7
     export_repeats: int = 2
     export_processes: int = 6
     adapters: int = 3
