@@ -114,10 +114,10 @@ class CallJudge:
         errors: Sequence[OutputError],
         references: References,
     ) -> list[DerivedLimits]:
-        """Return the limits derived from the effect of rounding, which runs only where it matters.
+        """Return the limits derived from the effect of rounding, measured only where it matters.
 
-        Rounding can only widen limits. So if the errors are within the closest limits, and these
-        show of no further output that it moves, runs with rounded values would change no verdict.
+        Rounding can only widen limits. So runs with rounded values change no verdict if the errors
+        are within the closest limits, and if by these limits no output moves for the first time.
         """
         inputs, run = call.inputs, call.run
         closest = self.held_to.by_rounding(lowered, (), run.case)

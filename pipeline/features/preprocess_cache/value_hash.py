@@ -28,6 +28,7 @@ from pipeline.store.digest import Digest
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _SIGNATURE = graph_signature.__name__
 _PLAIN = frozenset({bool, int, str, type(None)})
+_SHORT = 1 << 10  # bytes or characters of a field that is cached
 
 
 class UndescribableError(Exception):
@@ -61,7 +62,10 @@ class ValueHasher:
         self._fields: list[bytes] = []  # not hashed yet; joined, since they are many
 
     def field(self, kind: str, data: bytes | str | int = b"") -> None:
-        self._fields.append(_field(kind, data if type(data) is bytes else str(data)))
+        payload = data if type(data) is bytes else str(data)
+        # Only short ones, since what is cached stays in memory.
+        make = _field if len(payload) <= _SHORT else _field.__wrapped__
+        self._fields.append(make(kind, payload))
 
     def digest(self) -> Digest:
         """Return the digest of everything so far."""

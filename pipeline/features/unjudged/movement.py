@@ -221,9 +221,9 @@ def _is_same(value: Any, other_value: Any) -> bool:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Return whether a tensor is known to have only finite values: then its sum mostly is finite.
+    """Return whether all values are known to be finite, because their sum is.
 
-    This is much faster than a look at each value.
+    The sum of finite values may overflow. It takes much less time than a look at each value.
     """
     return bool(tensor.sum().isfinite())
 

@@ -159,8 +159,8 @@ class StandstillJudge:
         on = "in the one call"
         if output.calls > 1:
             on = f"in all {plural(output.calls, 'call')}"
-        if output.other_inputs is None and self._redrawn_calls:
-            on += f", and in {self._redrawn_calls} of its source on other inputs"
+        if output.other_inputs is None and (redrawn := self._count_redrawn(output)):
+            on += f", and in {redrawn} of its source on other inputs"
         where = self._describe_place(place, output)
         if output.moves_if_large:
             where += "; on large inputs it moves"
@@ -217,13 +217,11 @@ class StandstillJudge:
                     self._elsewhere[inputs, number] = self._run(leaves)
         return self._elsewhere[inputs, number]
 
-    @property
-    def _redrawn_calls(self) -> int:
-        """The number of calls on redrawn inputs that the source accepted."""
-        return sum(
-            outputs is not None and number is not None
-            for (_, number), outputs in self._elsewhere.items()
-        )
+    def _count_redrawn(self, output: OutputMovement) -> int:
+        """Return how many calls on redrawn inputs the source accepted."""
+        inputs = next(iter(output.firsts.values())).inputs
+        calls = [self._elsewhere.get((inputs, number)) for number in range(_REDRAWN)]
+        return sum(outputs is not None for outputs in calls)
 
     def _run(self, leaves: Sequence[Any]) -> list[Any]:
         self._source.budget = Budget()  # the verdict needs these few calls
