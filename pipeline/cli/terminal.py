@@ -25,12 +25,15 @@ def guard(stream: Any) -> Any:
     if not hasattr(stream, "unguarded"):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-        stream.unguarded = write = _unless_unread(stream, stream.write)
-        stream.write = lambda text: (write(text if _raw else _plain(text)), len(text))[
-            1
-        ]
+        stream.unguarded = _unless_unread(stream, stream.write)
+        stream.write = escaping(stream.unguarded)
         stream.flush = _unless_unread(stream, stream.flush)
     return stream
+
+
+def escaping(write: Callable[[str], object]) -> Callable[[str], int]:
+    """Return a stream's method `write` that escapes text and passes it to the given function."""
+    return lambda text: (write(text if _raw else _plain(text)), len(text))[1]
 
 
 def _unless_unread(stream: Any, method: Callable[..., object]) -> Callable[..., object]:
@@ -68,17 +71,6 @@ def unguarded(stream: Any) -> Any:
     Foreign text in that output must already be escaped.
     """
     return _Unguarded(stream)
-
-
-@contextmanager
-def redirected(stream: Any, write: Callable[[str], object]) -> Iterator[None]:
-    """Within the block, pass text written to a guarded stream to `write`; it stays guarded."""
-    before = stream.write
-    stream.write = lambda text: (write(text if _raw else _plain(text)), len(text))[1]
-    try:
-        yield
-    finally:
-        stream.write = before
 
 
 @contextmanager

@@ -81,12 +81,6 @@ def module_identity(name: str) -> str:
     return _cached(_NOWHERE / name, lambda: _look(_NOWHERE / name, [name], {}))
 
 
-def forget_identities() -> None:
-    """Clear the cached identities, because distributions and modules may have changed since."""
-    identity.cache_clear()
-    module_identity.cache_clear()
-
-
 def find_folders(name: str) -> list[str]:
     """Return the folders, or the file, that a top-level module is imported from."""
     return [path for _, path, _ in _find_places(_NOWHERE / name, [name])]

@@ -22,7 +22,7 @@ from pipeline.features.other_tasks.producers import Producers
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.store.digest import hash_json
-from pipeline.store.distributions import forget_identities
+from pipeline.store.distributions import identity, module_identity
 from pipeline.store.startup import startup_code
 from pipeline.store.toolchain import toolchain
 
@@ -58,7 +58,8 @@ class OtherTasks:
             self._plan_is_old = False
             self._renewed.clear()
             # In case another task changed what is installed, or runs at Python's start.
-            forget_identities()
+            identity.cache_clear()
+            module_identity.cache_clear()
             startup_code.cache_clear()
             self._workers_are_old |= _has_other_toolchain(self._plan)
             self._plan.look_again()

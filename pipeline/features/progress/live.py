@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
 
 from pipeline.cli.columns import cut_middle
-from pipeline.cli.terminal import redirected, unguarded
+from pipeline.cli.terminal import escaping, unguarded
 from pipeline.features.progress.ahead import drop_settled, find_tasks, place_of
 from pipeline.plan.actions import Action
 from pipeline.plan.tasks import ActionTask
@@ -171,11 +171,22 @@ def show_live(
         looking = threading.Thread(target=look, daemon=True)
         looking.start()
         try:
-            with redirected(stream, write):
+            with _redirected(stream, write):
                 yield show
         finally:
             over.set()
             looking.join()
+
+
+@contextmanager
+def _redirected(stream: Any, write: Callable[[str], object]) -> Iterator[None]:
+    """Within the block, pass text written to a stream to `write`, escaped as before."""
+    before = stream.write
+    stream.write = escaping(write)
+    try:
+        yield
+    finally:
+        stream.write = before
 
 
 def _lines(tally: Tally, width: int) -> Iterator[str]:

@@ -149,12 +149,13 @@ class TracedReads(DeclaredReads):
         Folders above the workspace don't count, since resolving any path looks at them, nor do
         module folders, which every import looks at.
         """
-        searched = [*self._inputs.surroundings.search, *self._places.installed]
+        places = self._places
+        beneath = [places.home, *self._inputs.surroundings.search, *places.installed]
         running = running_files()
         observed: Seen = {}
         for (kind, path), value in self.watch.seen.items():
-            above = self._places.is_ancestor(path) or any(
-                within(folder, path) for folder in searched
+            above = within(places.root, os.path.normpath(path)) or any(
+                within(folder, path) for folder in beneath
             )
             counts = kind == "listing" or not (above or path in running)
             if counts and self._can_record(path):
