@@ -142,7 +142,8 @@ class Latency(Options):
 
     seconds: float = Field(default=0.3, ge=0, le=3600, allow_inf_nan=False)
     """The time in seconds to spend on each method: to load it, and to run it and its source
-    program. 0 disables timing.
+    program. A method that takes more than a third of it to load is timed during its validation. 0
+    disables timing.
 
     Example: 2
     """

@@ -31,7 +31,8 @@ class Stages:
         self.current = "start"
         # Times of `time.perf_counter`, in the order in which stages and steps ended.
         self.spans: list[tuple[str, float, float]] = []
-        self.steps: list[tuple[str, float, float]] = []  # within stages
+        # Within stages, and what each was about.
+        self.steps: list[tuple[str, float, float, object]] = []
         self._stepping = False
         self.peak_bytes = 0  # of processes started for the action
 
@@ -48,7 +49,7 @@ class Stages:
         self.spans.append((name, started, time.perf_counter()))
 
     @contextmanager
-    def step(self, name: str) -> Iterator[None]:
+    def step(self, name: str, about: object = None) -> Iterator[None]:
         """Time and report a step of the current stage, unless it is nested in another step."""
         if self._stepping:
             yield
@@ -60,7 +61,7 @@ class Stages:
         finally:
             self._stepping = False
             self.tell(0, 0)
-            self.steps.append((name, started, time.perf_counter()))
+            self.steps.append((name, started, time.perf_counter(), about))
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each stage and step by name, except waiting and imports.
@@ -70,9 +71,9 @@ class Stages:
         totals: defaultdict[str, float] = defaultdict(float)
         for name, begin, end in self.spans:
             if name not in (IMPORT, WAIT):
-                within = sum(e - b for _, b, e in self.steps if begin <= b < end)
+                within = sum(e - b for _, b, e, _ in self.steps if begin <= b < end)
                 totals[name] += end - begin - within
-        for name, begin, end in self.steps:
+        for name, begin, end, _ in self.steps:
             totals[name] += end - begin
         return dict(totals)
 

@@ -31,7 +31,7 @@ def test_a_step_that_fails_is_timed_and_ends():
         raise ValueError
     with stages.stage("emit"), stages.step("write"):
         pass
-    assert [name for name, _, _ in stages.steps] == ["decompose", "write"]
+    assert [name for name, *_ in stages.steps] == ["decompose", "write"]
 
 
 def test_a_step_is_told_by_its_name_and_none_within_it():

@@ -1,7 +1,8 @@
 """Measures the running times of a package's methods and of their source programs on this machine.
 
-Both are timed from Python, including copies of inputs and outputs. The figures show how a package
-changed, not how fast it will be on a device, and other processes on the same cores distort them.
+A method that takes long to load is timed during its validation, any other one afterwards. Both are
+timed from Python, including copies of inputs and outputs. The figures show how a package changed,
+not how fast it will be on a device, and other processes on the same cores distort them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
 from pipeline.report.method_records import LATENCY
+from pipeline.run.stages import LOADS, PACKAGE_CALLS, SOURCE_CALLS
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 
@@ -41,8 +43,11 @@ def measure_latencies(
     examples: Mapping[str, Sequence[InputSet]],
     settings: ValidateConfig,
     budget: Budget | None = None,
+    steps: Sequence[tuple[str, float, float, object]] = (),
 ) -> dict[str, dict[str, Any] | None]:
     """Return the latency of each method, measured for `settings.latency.seconds` or a single run.
+
+    If the `steps` of its validation took longer than that, their times are returned instead.
 
     It is None for a method that did not pass, that doesn't run on ExecuTorch's runtime, or whose
     source isn't a program, and for all methods if `settings.latency.seconds` is 0. Methods that
@@ -61,10 +66,61 @@ def measure_latencies(
                 continue
             generated = generate_inputs(programs[name], 1, settings.seed, [])
             inputs, *_ = (*examples.get(name, ()), *generated)
-            latencies[name] = measure_latency(
-                files, name, programs[name], inputs, seconds
-            )
+            latencies[name] = find_latency(
+                steps, name, programs[name], seconds
+            ) or measure_latency(files, name, programs[name], inputs, seconds)
     return latencies
+
+
+def find_latency(
+    steps: Sequence[tuple[str, float, float, object]],
+    method: str,
+    program: ExportedProgram,
+    seconds: float,
+) -> dict[str, Any] | None:
+    """Return the latency of a method, from the times of its loads and calls in a validation.
+
+    Return None if measuring it takes less time, if there were few calls, or if they may have had
+    inputs of different sizes.
+    """
+    if program.range_constraints:
+        return None
+    loads: list[float] = []
+    firsts: list[float] = []
+    steady: list[float] = []
+    eager: list[float] = []
+    is_first = False
+    for name, begin, end, about in steps:
+        duration = end - begin
+        # Shorter loads are those of a method that was loaded already.
+        if name == LOADS and about == method and duration > seconds / 3:
+            loads.append(duration)
+            is_first = True
+        elif name == PACKAGE_CALLS and about == method:
+            (firsts if is_first else steady).append(duration)
+            is_first = False
+        elif name == SOURCE_CALLS and about is program:
+            eager.append(duration)
+    del eager[:1]  # slower, like the first call of a package
+    if not loads or min(len(steady), len(eager)) < _TURNS:
+        return None
+    return _describe(loads, firsts, steady, eager)
+
+
+def _describe(
+    loads: Sequence[float],
+    firsts: Sequence[float],
+    steady: Sequence[float],
+    eager: Sequence[float],
+) -> dict[str, Any]:
+    """Describe durations in seconds: of loads, and of first, further and the source's calls."""
+    return {
+        "load_ms": spread(loads),
+        "first_ms": round_figure(median(firsts) * 1e3),
+        "steady_ms": spread(steady),
+        "source_ms": spread(eager),
+        "ratio": round_figure(median(steady) / median(eager)),
+    }
 
 
 def measure_latency(
@@ -103,13 +159,7 @@ def measure_latency(
         eager += _repeat(lambda: source.run_flat(values), seconds / 3 / _TURNS)
         if time.perf_counter() > until:  # single runs may take that long
             break
-    return {
-        "load_ms": spread(loads),
-        "first_ms": round_figure(median(firsts) * 1e3),
-        "steady_ms": spread(steady),
-        "source_ms": spread(eager),
-        "ratio": round_figure(median(steady) / median(eager)),
-    }
+    return _describe(loads, firsts, steady, eager)
 
 
 def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:

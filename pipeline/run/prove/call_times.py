@@ -12,20 +12,27 @@ from pipeline.program.patching import wrapped
 from pipeline.run.stages import LOADS, PACKAGE_CALLS, ROUNDED_CALLS, SOURCE_CALLS
 
 _CALLS = (
-    (Source, "_call_module", SOURCE_CALLS),
+    (Source, "_run", SOURCE_CALLS),
     (Session, "load", LOADS),
     (Session, "call_loaded", PACKAGE_CALLS),
 )
 
 
 @contextmanager
-def timed_calls(step: Callable[[str], AbstractContextManager[None]]) -> Iterator[None]:
-    """Run each call of a source or a package, and each load, inside `step(name)`."""
+def timed_calls(
+    step: Callable[[str, object], AbstractContextManager[None]],
+) -> Iterator[None]:
+    """Run each call of a source or a package, and each load, inside `step(name, about)`.
+
+    They are about the source's program, or the package's method.
+    """
 
     def around(name: str) -> Callable[..., Any]:
         def call(function: Callable[..., Any], *args: Any) -> Any:
-            is_rounded = isinstance(args[0], Source) and args[0].is_rounded
-            with step(ROUNDED_CALLS if is_rounded else name):
+            if not isinstance(args[0], Source):
+                with step(name, args[1]):
+                    return function(*args)
+            with step(ROUNDED_CALLS if args[0].is_rounded else name, args[0].program):
                 return function(*args)
 
         return call

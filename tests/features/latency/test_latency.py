@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
 
 from pipeline.config.validation import ValidateConfig
+from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.latency import latency
 from pipeline.features.latency.latency import (
+    find_latency,
     measure_latencies,
     measure_latency,
     round_figure,
@@ -17,6 +20,8 @@ from pipeline.features.latency.latency import (
 )
 from pipeline.features.pages.markdown import markdown
 from pipeline.program.inputs import InputSet
+from pipeline.run.prove.call_times import timed_calls
+from pipeline.run.stages import LOADS, PACKAGE_CALLS, SOURCE_CALLS, Stages
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import Counter, Encoder, exported, lowered, write
 
@@ -103,6 +108,62 @@ def test_the_source_program_keeps_its_state(package):
     before = programs["count"].state_dict["total"].clone()
     assert timed(package, latency={"seconds": 0.05})["count"] is not None
     assert torch.equal(programs["count"].state_dict["total"], before)
+
+
+def test_a_method_that_loads_slowly_is_timed_by_its_validation(package, monkeypatch):
+    pte, programs = package
+    settings = ValidateConfig(inputs=8, steps=2, latency={"seconds": 0.03})
+    stages = Stages()
+    load = Package.load
+    monkeypatch.setattr(Package, "load", lambda *given: sleep(0.05) or load(*given))
+    with stages.stage("run"), timed_calls(stages.step):
+        validation = validate_package(pte, [], programs, {}, settings, {})
+    monkeypatch.setattr(latency, "measure_latency", lambda *given: pytest.fail("measured"))
+    files = PackageFiles.of(pte)
+    found = measure_latencies(files, validation.methods, programs, {}, settings, steps=stages.steps)
+    for name, figures in found.items():
+        calls = sum(step == PACKAGE_CALLS and about == name for step, _, _, about in stages.steps)
+        loads = figures["load_ms"]["runs"]
+        steady = figures["steady_ms"]["runs"]
+        assert 8 <= calls <= loads + steady  # a call after each load but the last is a first one
+        assert steady < calls
+        assert figures["source_ms"]["runs"] >= 4
+        ratio = figures["steady_ms"]["median"] / figures["source_ms"]["median"]
+        assert figures["ratio"] == pytest.approx(ratio, rel=0.02)
+        for key in ("load_ms", "steady_ms", "source_ms"):
+            check_spread(figures[key])
+
+
+def steps_of(program, calls=5, load=1.0):
+    steps = [(LOADS, 0.0, load, "run"), (LOADS, 1.0, 1.0, "run")]
+    for number in range(calls + 1):
+        # The first call of each side takes ten times as long.
+        factor = 10.0 if number == 0 else 1.0
+        steps.append((PACKAGE_CALLS, 2.0, 2.0 + 0.25 * factor, "run"))
+        steps.append((PACKAGE_CALLS, 2.0, 9.0, "other"))
+        steps.append((SOURCE_CALLS, 3.0, 3.0 + 0.5 * factor, program))
+        steps.append((SOURCE_CALLS, 3.0, 9.0, "other"))
+        steps.append((LOADS, 4.0, 4.001, "run"))  # was loaded already
+    return steps
+
+
+def test_the_times_of_a_validation():
+    program = exported(Encoder(), torch.ones(2, 4))
+    found = find_latency(steps_of(program), "run", program, 0.3)
+    assert found["load_ms"] == {"median": 1000.0, "low": 1000.0, "high": 1000.0, "runs": 1}
+    assert found["first_ms"] == 2500.0
+    assert found["steady_ms"]["median"] == 250.0 and found["steady_ms"]["runs"] == 5
+    assert found["source_ms"]["median"] == 500.0 and found["source_ms"]["runs"] == 5
+    assert found["ratio"] == 0.5
+
+
+def test_what_a_validation_does_not_show_is_measured():
+    program = exported(Encoder(), torch.ones(2, 4))
+    assert find_latency(steps_of(program, load=0.09), "run", program, 0.3) is None
+    assert find_latency(steps_of(program, calls=3), "run", program, 0.3) is None
+    batch = {"x": {0: torch.export.Dim("batch")}}
+    dynamic = torch.export.export(Encoder(), (torch.ones(2, 4),), dynamic_shapes=batch)
+    assert find_latency(steps_of(dynamic), "run", dynamic, 0.3) is None
 
 
 def test_quartiles():
