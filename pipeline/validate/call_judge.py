@@ -57,18 +57,24 @@ class CallJudge:
             build and a feature does that (`moments.Feature.judge_quantization`); else None.
         has_examples: whether somebody provided its examples for validation: the arguments of an
             export are mostly random numbers.
+        for_devices: whether other devices, too, are held to the limits of the calls.
         unjudged: the first inputs on which an output could not be judged.
         movement: judges of how much the expected outputs vary over the calls
             (`moments.Feature.judge_movement`).
     """
 
     def __init__(
-        self, result: MethodValidation, held_to: CallLimits, has_examples: bool = True
+        self,
+        result: MethodValidation,
+        held_to: CallLimits,
+        has_examples: bool = True,
+        for_devices: bool = False,
     ) -> None:
         self.result = result
         self.held_to = held_to
         self.quantization: Any = None
         self.has_examples = has_examples
+        self.for_devices = for_devices
         self.unjudged: InputSet | None = None
         self.movement: list[Any] = list(call_all("judge_movement"))
 
@@ -116,21 +122,29 @@ class CallJudge:
     ) -> list[DerivedLimits]:
         """Return the limits derived from the effect of rounding, measured only where it matters.
 
-        Rounding can only widen limits. So runs with rounded values change no verdict if the errors
-        are within the closest limits, and if by these limits no output moves for the first time.
+        Rounding can only widen limits. So further runs with rounded values change no verdict if the
+        errors are within the limits so far, and if by these no output moves for the first time.
         """
         inputs, run = call.inputs, call.run
-        closest = self.held_to.by_rounding(lowered, (), run.case)
-        # Methods with state must see all calls; limits of the config are compared with the noise.
-        if (
+        runs = references.run_rounded(inputs, call.as_it_lies, run.step)
+        # Methods with state must see all calls; limits of the config are compared with the noise;
+        # the errors of other devices are unknown.
+        may_stop = (
             self.held_to.derived
             and not references.source.state
-            and not self._exceeds(call, lowered, errors, closest)
-            and not any(judge.would_notice(lowered, closest) for judge in self.movement)
-        ):
-            return closest
-        rounded = references.run_rounded(inputs, call.as_it_lies, run.step)
+            and not self.for_devices
+        )
+        rounded = [] if may_stop else [*runs]
         by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
+        while may_stop:
+            if not self._exceeds(call, lowered, errors, by_rounding) and not any(
+                judge.would_notice(lowered, by_rounding) for judge in self.movement
+            ):
+                return by_rounding
+            if (outputs := next(runs, None)) is None:
+                break
+            rounded.append(outputs)
+            by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
         # If other inputs failed already, more runs (16 calls of the source) can't save the package.
         failed = any(
             failure["about"] in ("", "quantized") for failure in self.result.failures

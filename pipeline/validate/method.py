@@ -316,7 +316,7 @@ class MethodValidator(MethodCalls):
             call = Call(quantized, expected, inputs, run, inputs.origin)
             self.judge.quantization.judge_call(call, [(self.result.method, inputs)])
         if self.keep is not None:
-            rounded = self.references.run_rounded(inputs)
+            rounded = [*self.references.run_rounded(inputs)]
             self.result.device_limits += self.held_to.on_device(
                 expected, quantized, rounded
             )

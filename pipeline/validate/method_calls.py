@@ -96,7 +96,10 @@ class MethodCalls:
             self.limits, most_share(self.quantized or self.program)
         )
         self.judge = CallJudge(
-            self.result, self.held_to, has_examples=self.has_examples
+            self.result,
+            self.held_to,
+            self.has_examples,
+            for_devices=self.keep is not None or bool(self.watchers),
         )
         operators = find_random_operators(self.program) + find_uninitialized(
             self.program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -129,20 +129,21 @@ class References:
 
     def run_rounded(
         self, inputs: InputSet, as_it_lies: bool = False, step: int = 0
-    ) -> list[list[Any]]:
-        """Return the outputs of runs with rounded values, without runs that fail."""
-        all_outputs = []
+    ) -> Iterator[list[Any]]:
+        """Yield the outputs of runs with rounded values, without runs that fail.
+
+        Each run is made when it is asked for.
+        """
         for number, lane in enumerate(self._rounded):
             outputs = self._try(lane, inputs, as_it_lies, number + RUNS * step)
             if outputs is not None:
-                all_outputs.append(outputs)
-        return all_outputs
+                yield outputs
 
     def run_rounded_again(
         self, inputs: InputSet, as_it_lies: bool, runs: int
     ) -> list[list[Any]]:
         """Return the outputs of further runs with other rounding, without runs that fail."""
-        all_outputs = []
+        all_outputs: list[list[Any]] = []
         for number in range(1, runs + 1):
             all_outputs += self.run_rounded(inputs, as_it_lies, _OTHER_SEEDS * number)
         return all_outputs

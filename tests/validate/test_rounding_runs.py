@@ -46,12 +46,14 @@ def rounded(monkeypatch):
     return runs
 
 
-def validated(module, examples, damaged=None):
+def validated(module, examples, damaged=None, **arguments):
     program = export(module.eval(), (X,))
     built = program if damaged is None else export(damaged.eval(), (X,))
     pte = write("rounded.pte", lowered({"run": built}).buffer)
     config = ValidateConfig(latency={"seconds": 0}, inputs=0)
-    return validate_package(pte, (), {"run": program}, {"run": examples}, config, {}).methods[0]
+    examples_of = {"run": examples}
+    validation = validate_package(pte, (), {"run": program}, examples_of, config, {}, **arguments)
+    return validation.methods[0]
 
 
 def test_of_right_calls_only_the_first_that_moves_an_output_is_rounded(rounded):
@@ -103,6 +105,25 @@ def test_an_output_that_moves_no_further_than_by_rounding_is_not_judged(rounded)
     assert method.verdict == "passed"
     first, second, third = (run.limits[0].atol for run in method.runs)
     assert second > 10 * third > 10 * first / 2
+
+
+def test_a_call_that_the_first_run_settles_is_not_rounded_again(rounded):
+    class Shifted(Cancelling):
+        def forward(self, x):
+            return super().forward(x) + 4e-4
+
+    method = validated(Cancelling(), MOVED[:1], Shifted())
+    assert method.verdict == "passed"
+    assert len(rounded) == 1
+    assert method.runs[0].outputs[0].max_abs > LEAST_ATOL
+
+
+@pytest.mark.parametrize("user", ["keep", "watchers"])
+def test_limits_for_other_devices_are_as_wide_as_rounding_makes_them(user, rounded):
+    takers = {"keep": lambda *call: None, "watchers": [lambda *call: None]}
+    method = validated(Cancelling(), MOVED[:1], **{user: takers[user]})
+    assert len(rounded) == RUNS
+    assert method.runs[0].limits[0].atol > 5 * LEAST_ATOL
 
 
 @pytest.mark.parametrize("frozen", [False, True])

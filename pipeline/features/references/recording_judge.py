@@ -205,7 +205,7 @@ class RecordingComparison:
         if not call_limits.derived:
             limits = DerivedLimits(call_limits.config_limits, call_limits.config_limits)
             return [limits] * len(values)
-        rounded = references.run_rounded(call.inputs, step=step)
+        rounded = [*references.run_rounded(call.inputs, step=step)]
         return call_limits.with_config(call_limits.by_rounding(values, rounded))
 
     def _limits_of(self, method: str) -> CallLimits:

@@ -39,11 +39,11 @@ class MovementJudge:
             movement.add(value, output_limits, inputs, case)
 
     def would_notice(
-        self, expected: Sequence[Any], closest: Sequence[DerivedLimits]
+        self, expected: Sequence[Any], limits: Sequence[DerivedLimits]
     ) -> bool:
-        """Return whether a call would show, by the closest limits, that a further output moves."""
+        """Return whether a call would show, by these limits, that a further output moves."""
         for place, output in self.movement.items():
-            if output.would_notice(expected[place], closest[place].capped):
+            if output.would_notice(expected[place], limits[place].capped):
                 return True
         return False
 
