@@ -64,8 +64,8 @@ class FloatComparison:
         """
         is_example = not call.inputs.generated and not call.run.case
         generated = not (is_example and self._calls.has_examples)
-        self._loss.add(call.actual, call.expected, generated)
         errors = compare_outputs(call.actual, call.expected)
+        self._loss.add(call.actual, call.expected, errors, generated)
         if not generated:
             self._note_noise(errors, calls)
         config_limits = self._calls.held_to.of_config(call.inputs, call.expected)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pipeline.config.validation import Limits
@@ -19,7 +18,7 @@ from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed, plural
 from pipeline.validate.default_limits import LEAST_SQNR
 from pipeline.validate.limits import LIMITS
-from pipeline.validate.metrics import compare, json_number
+from pipeline.validate.metrics import OutputError, json_number
 
 _MOST_NAMED = 3
 _SUGGESTED = ("min_sqnr", "min_agreement")
@@ -45,9 +44,11 @@ class PooledOutput:
         self.least_sqnr: float = math.inf
         self.is_integer: bool = False
 
-    def add(self, actual: Any, expected: Any) -> None:
-        """Add the values of a call; a mismatch of shapes or dtypes counts as infinite noise."""
-        error = compare(actual, expected)
+    def add(self, actual: Any, expected: Any, error: OutputError) -> None:
+        """Add the values of a call, and their error.
+
+        A mismatch of shapes or dtypes counts as infinite noise.
+        """
         self.calls += 1
         self.max_abs = max(self.max_abs, error.max_abs)
         self.agreeing += error.agreeing
@@ -63,16 +64,19 @@ class PooledOutput:
             return
         a = actual.detach().double().flatten()
         e = expected.detach().double().flatten()
-        finite = a.isfinite() & e.isfinite()
-        self._add_floats(a[finite], e[finite])
+        if not (a + e).sum().isfinite():
+            finite = a.isfinite() & e.isfinite()
+            a, e = a[finite], e[finite]
+        self._add_floats(a, e)
 
     def _add_floats(self, actual: Tensor, expected: Tensor) -> None:
         """Add finite values in float64."""
         self.values += actual.numel()
-        self.signal += float(expected.square().sum())
-        self.noise += float((actual - expected).square().sum())
-        self.power += float(actual.square().sum())
-        self.product += float(torch.dot(actual, expected))
+        distance = actual - expected
+        self.signal += float(expected.dot(expected))
+        self.noise += float(distance.dot(distance))
+        self.power += float(actual.dot(actual))
+        self.product += float(actual.dot(expected))
 
     def _add_integers(self, actual: Any, expected: Any) -> None:
         """Count equal integers and bools as agreement: no other figure applies to them."""
@@ -158,18 +162,24 @@ class QuantizationJudge:
         self.generated: dict[int, PooledOutput] = {}
 
     def add(
-        self, actual: Sequence[Any], expected: Sequence[Any], generated: bool
+        self,
+        actual: Sequence[Any],
+        expected: Sequence[Any],
+        errors: Sequence[OutputError],
+        generated: bool,
     ) -> None:
         """Add the outputs of a call.
 
         Args:
             actual: the outputs of the package or its quantized program.
             expected: the outputs of the float program.
+            errors: of the actual outputs.
             generated: whether the inputs are anything but examples.
         """
         pools = self.generated if generated else self.examples
-        for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
-            pools.setdefault(place, PooledOutput()).add(a, e)
+        outputs = zip(actual, expected, errors, strict=True)
+        for place, output in enumerate(outputs):
+            pools.setdefault(place, PooledOutput()).add(*output)
 
     @property
     def limit_names(self) -> list[str]:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
 from pipeline.validate.limits import check_limits
-from pipeline.validate.metrics import compare, json_number
+from pipeline.validate.metrics import OutputError, compare, json_number
 
 _MOST_VALUES = 1 << 24  # kept of a tensor; of a larger one, every n-th value
 _MOST_SHAPES = 8  # shapes whose first value is kept
@@ -79,6 +79,7 @@ class OutputMovement:
         self._compared: int = 0
         self._share: float | None = None
         self._released: bool = False
+        self._latest: tuple[Any, Any, OutputError] | None = None
 
     def add(self, value: Any, limits: Limits, inputs: InputSet, case: str = "") -> None:
         """Add the output of the source in a call, and the limits that the package was held to."""
@@ -93,8 +94,8 @@ class OutputMovement:
         value, shape = _thin_out(value), _shape_of(value)
         first = self.firsts.get(shape)
         if is_large:
-            self.moves_if_large |= first is not None and _exceeds(
-                first.value, value, limits
+            self.moves_if_large |= first is not None and self._exceeds(
+                first, value, limits
             )
             return
         if first is None:
@@ -110,16 +111,30 @@ class OutputMovement:
         ):
             first.later_inputs = inputs
         self._measure(first, value)
-        self.noticed = self.noticed or _exceeds(first.value, value, limits)
+        self.noticed = self.noticed or self._exceeds(first, value, limits)
+        self._latest = None
 
     def would_notice(self, value: Any, limits: Limits) -> bool:
         """Return whether a value would show that the output moves, which no earlier one did."""
         if self.noticed or self._released:
             return False
         value, shape = _thin_out(value), _shape_of(value)
-        return shape in self.firsts and _exceeds(
-            self.firsts[shape].value, value, limits
-        )
+        return shape in self.firsts and self._exceeds(self.firsts[shape], value, limits)
+
+    def _exceeds(self, first: FirstValue, value: Any, limits: Limits) -> bool:
+        """Return whether the first value, in place of a later one, exceeds the limits."""
+        error = self._compare(first.value, value)
+        return bool(check_limits(error, first.value, value, limits))
+
+    def _compare(self, first_value: Any, value: Any) -> OutputError:
+        """Compare the first value with a later one, unless that was done last."""
+        if self._latest is not None:
+            latest_first, latest_value, error = self._latest
+            if latest_first is first_value and latest_value is value:
+                return error
+        error = compare(first_value, value)
+        self._latest = first_value, value, error
+        return error
 
     def _measure(self, first: FirstValue, value: Any) -> None:
         """Add the distance of a value from the first one, over elements that are finite in both."""
@@ -130,7 +145,7 @@ class OutputMovement:
             both = first_value.isfinite() & later_value.isfinite()
             first_value = first_value[both]
             later_value = later_value[both]
-        error = compare(first_value, later_value)
+        error = self._compare(first_value, later_value)
         if not math.isfinite(error.max_abs):  # text
             return
         size = later_value.numel() if isinstance(later_value, Tensor) else 1
@@ -226,11 +241,6 @@ def _is_finite(tensor: Tensor) -> bool:
     The sum of finite values may overflow. It takes much less time than a look at each value.
     """
     return bool(tensor.sum().isfinite())
-
-
-def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
-    """Return whether a value, in place of the expected one, exceeds its limits."""
-    return bool(check_limits(compare(actual, expected), actual, expected, limits))
 
 
 def _shape_of(value: Any) -> Any:

@@ -9,6 +9,7 @@ from pipeline import moments
 from pipeline.config.validation import ValidateConfig
 from pipeline.features.quantization_loss.judge import QuantizationJudge
 from pipeline.program.inputs import InputSet
+from pipeline.validate.call_judge import compare_outputs
 from pipeline.validate.default_limits import LEAST_SQNR
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import lowered, write
@@ -107,6 +108,10 @@ def test_noise_never_decides_alone():
     assert verdicts(tiny)[1] == "failed"  # as it does on an example
 
 
+def add(judge, actual, expected):
+    judge.add(actual, expected, compare_outputs(actual, expected), generated=False)
+
+
 def test_the_floor_holds_over_all_values_of_all_examples_however_few():
     few = [InputSet((X * factor,), {}, f"example {n}") for n, factor in enumerate((0.1, 0.2))]
     validation = validated(Rounded(1), Rounded(1), few)
@@ -114,9 +119,9 @@ def test_the_floor_holds_over_all_values_of_all_examples_however_few():
     (failure,) = validation.failures
     assert f"below {LEAST_SQNR:g} dB: noise at half the level of the signal" in failure
     judge = QuantizationJudge(["output"], ValidateConfig().select_limits("run"))
-    judge.add([torch.zeros(2)], [torch.ones(2)], generated=False)
+    add(judge, [torch.zeros(2)], [torch.ones(2)])
     assert [output for output, _ in judge.find_divergences()] == ["output"]
-    judge.add([torch.ones(100)], [torch.ones(100)], generated=False)
+    add(judge, [torch.ones(100)], [torch.ones(100)])
     assert not judge.find_divergences()  # by chance, one call in many may be near zero
 
 
@@ -125,9 +130,9 @@ def test_agreement_holds_over_all_examples_together():
     judge = QuantizationJudge(["output"], limits)
     right, other = torch.tensor([[1.0, 3.0]]), torch.tensor([[4.0, 3.0]])
     for actual in (right, right, other):
-        judge.add([actual], [right], generated=False)
+        add(judge, [actual], [right])
     assert judge.find_divergences() == []
-    judge.add([other], [right], generated=False)
+    add(judge, [other], [right])
     ((_, fault),) = judge.find_divergences()
     assert "in 2 of 4 rows of the examples is below 0.6" in fault
 
@@ -149,7 +154,7 @@ def test_a_method_that_this_machine_can_not_run_has_its_quantization_judged():
 
 def test_examples_that_were_left_out_leave_it_without_a_verdict():
     judge = QuantizationJudge(["output"], ValidateConfig(min_sqnr=10.0).select_limits("run"))
-    judge.add([X], [X], generated=False)
+    add(judge, [X], [X])
     assert judge.judge(False)["verdict"] == "passed"
     record = judge.judge(False, left_out=3)
     assert record["verdict"] == "not judged"
@@ -182,15 +187,15 @@ def test_the_arguments_of_an_export_are_no_examples():
 )
 def test_a_limit_that_says_nothing_of_an_output_does_not_judge_it(value, limits, verdict):
     judge = QuantizationJudge(["output"], ValidateConfig(**limits).select_limits("run"))
-    judge.add([value], [value], generated=False)
+    add(judge, [value], [value])
     assert judge.judge(False)["verdict"] == verdict
 
 
 def test_equal_integers_count_as_agreement():
     judge = QuantizationJudge(["o"], ValidateConfig(min_agreement=0.7).select_limits("run"))
-    judge.add([torch.tensor([1, 2, 3, 4])], [torch.tensor([1, 2, 3, 0])], generated=False)
+    add(judge, [torch.tensor([1, 2, 3, 4])], [torch.tensor([1, 2, 3, 0])])
     assert judge.find_divergences() == [] and judge.judge(False)["verdict"] == "passed"
-    judge.add([torch.tensor([1, 2])], [torch.tensor([0, 0])], generated=False)
+    add(judge, [torch.tensor([1, 2])], [torch.tensor([0, 0])])
     ((_, fault),) = judge.find_divergences()
     assert "3 of 6" in fault
 
