@@ -147,13 +147,13 @@ class BlobStore(StoreFolder):
         """Store a blob unless it is already here."""
         return self._put(digest.hash_bytes(data), lambda: [data])
 
-    def put_pieces(self, pieces: Callable[[], Iterable[memoryview]]) -> Digest:
-        """Store a blob that is read in pieces, unless it is already here.
+    def put_pieces(
+        self, blob: Digest, pieces: Callable[[], Iterable[memoryview]]
+    ) -> Digest:
+        """Store a blob with a known digest unless it is already here, reading it in pieces.
 
-        A new blob is read twice: to hash it, then to store it. Raises WrongContentError if the
-        second reading gives other content.
+        Raises WrongContentError if its content has another digest.
         """
-        blob = digest.hash_pieces(pieces())
         return self._put(blob, lambda: digest.verified(pieces(), blob))
 
     def _put(

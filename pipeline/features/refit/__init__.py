@@ -19,5 +19,6 @@ FEATURE = Feature(
     outlines={
         "refit": "pipeline.features.refit.outlines:REFIT",
         "relink": "pipeline.features.refit.outlines:RELINK",
+        "named-keys": "pipeline.features.refit.outlines:NAMED_KEYS",
     },
 )

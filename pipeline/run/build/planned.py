@@ -32,7 +32,7 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, Digest]:
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
         archive = store.verified_path(source.content)
-    program, names, structure = identify_program(archive, source.entry)
+    program, names, structure, _ = identify_program(archive, source.entry)
     if (program, names) != (source.program, source.names):
         correct_record(source, archive, store)
         raise MissingBlobError(
