@@ -58,9 +58,10 @@ def test_pieces_are_read_only_where_they_are_new(store):
     assert store.read(blob) == b"abcd"
 
 
-def test_pieces_with_another_digest_are_not_stored(store):
+def test_pieces_that_fail_leave_nothing(store):
+    blob = digest.hash_bytes(b"one")
     with pytest.raises(digest.WrongContentError):
-        store.put_pieces(digest.hash_bytes(b"one"), lambda: iter([memoryview(b"two")]))
+        store.put_pieces(blob, lambda: digest.verified([b"two"], blob))
     assert not any(path.is_file() for path in (store.root / "blobs").rglob("*"))
     assert not any((store.root / "tmp").iterdir())
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +29,16 @@ from pipeline.features.refit.unit import (
     refit,
 )
 from pipeline.plan.actions import Action
+from pipeline.plan.export_parameters import parse_export
 from pipeline.plan.keys import program_key
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.kinds.parts import Key
 from pipeline.program.archive_facts import Contents, Identity, identify_program
 from pipeline.program.sources import MethodSource
 from pipeline.run.build.listening import CompileListener, UnloweredMethod
-from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
+from pipeline.run.build.planned import QUANTIZED_ENTRY, find_archive, guard_sources
 from pipeline.run.stages import Stages
-from pipeline.store.digest import Digest, WrongContentError, hash_json
+from pipeline.store.digest import Digest, WrongContentError, hash_json, verified
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import is_plain
@@ -116,6 +117,7 @@ def refit_unit(
             return False
         if result is None:
             _log.warning("%s is compiled, since %s", action.title, why)
+            _expect_refits(action, store, False)
             missed = {"why": why, "misses": record.result["misses"] + 1}
             store.put_result(record.key, {**record.result, **missed}, peak=record.peak)
             return False
@@ -123,6 +125,7 @@ def refit_unit(
             store.put_result(
                 record.key, {**record.result, "misses": 0}, peak=record.peak
             )
+        _expect_refits(action, store, True)
         # Let the next action reserve memory as if it had to be compiled.
         store.put_result(
             action.key, result, stages.total, stages.seconds(), record.peak
@@ -186,27 +189,49 @@ def _remembering_keys(
     checks them.
     """
     size = sum(entry["blob"]["size"] for entry in iter_named(base["object"]))
-    if size < _LARGE:
-        yield {}, store.put_pieces
-        return
     contents = sorted({str(s.content) for s in action.inputs.sources.values()})
     key = {"kind": "named-keys", "archives": contents}
-    record_digest = hash_json(key)
-    with store.lock(record_digest):
-        record = store.read_entry(store.action_path(record_digest), record_digest)
-        recorded: dict[Digest, str] = record.result["keys"] if record else {}
+    is_large = size >= _LARGE
+    with store.lock(hash_json(key)) if is_large else nullcontext():
+        recorded = _read_own(key, store).get("keys", {}) if is_large else {}
 
         def put(blob: Digest, pieces: Callable[[], Iterable[memoryview]]) -> Digest:
             path = store.blob_path(blob)
             if blob in recorded and is_plain(path):
                 touch(path)
                 return blob
-            return store.put_pieces(blob, pieces)
+            return store.put_pieces(blob, lambda: verified(pieces(), blob))
 
         known_keys = dict(recorded)
         yield known_keys, put
-        if known_keys != recorded:
+        if is_large and known_keys != recorded:
             store.put_result(key, {"keys": known_keys}, pushes=False)
+
+
+def _read_own(key: Key, store: Store) -> Json:
+    """Return the result stored here under a key, without asking the remote, or {}."""
+    action = hash_json(key)
+    entry = store.read_entry(store.action_path(action), action)
+    return entry.result if entry else {}
+
+
+def expects_refit(export: Action[Any], workspace: Workspace) -> bool:
+    """Return whether the exports of a model are probably refitted, so that torch isn't needed."""
+    model, _ = parse_export(export.model)
+    expected: bool = _read_own(_model_key(model), workspace.store).get("refits", False)
+    return workspace.refit and expected
+
+
+def _expect_refits(action: Action[CompileInputs], store: Store, expected: bool) -> None:
+    """Record whether new weights of a unit's model are probably refitted."""
+    key = _model_key(action.model)
+    record = {"refits": expected}
+    if _read_own(key, store) != record:
+        store.put_result(key, record, pushes=False)
+
+
+def _model_key(model: str) -> Key:
+    return {"kind": "refit-model", "model": model}
 
 
 def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
@@ -236,7 +261,7 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
 def find_programs(action: Action[CompileInputs], store: Store) -> Programs:
     """Return the programs that the methods of a unit are compiled from.
 
-    Raises the same errors as `identify_source`, and MissingBlobError.
+    Raises the same errors as `find_archive`, and MissingBlobError.
     """
     programs: dict[str, tuple[Path, str, Identity]] = {}
     for name, source in action.inputs.sources.items():
@@ -267,7 +292,7 @@ def _find_program(source: MethodSource, store: Store) -> tuple[Path, str, Identi
         identity = identify_program(path, source.entry, contents)
         if identity[:2] == (source.program, source.names):
             return path, source.entry, identity
-    path, _ = identify_source(source, store)
+    path = find_archive(source, store)
     return path, source.entry, identify_program(path, source.entry)
 
 
@@ -441,6 +466,7 @@ class Lesson(CompileListener):
                     "%s: its recipe is not kept, since %s", self.action.title, reason
                 )
         self.workspace.store.put_result(self.key, record, peak=peak)
+        _expect_refits(self.action, self.workspace.store, record["proven"])
 
     def _prove(self, result: Json) -> Recipe:
         """Return the recipe of a result.

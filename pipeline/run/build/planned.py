@@ -19,8 +19,8 @@ from pipeline.store.store import MissingBlobError, Store
 QUANTIZED_ENTRY = "forward"  # the program's name in the archive of a quantized method
 
 
-def identify_source(source: MethodSource, store: Store) -> tuple[Path, Digest]:
-    """Return the archive of a method, and the digest of its program's structure.
+def find_archive(source: MethodSource, store: Store) -> Path:
+    """Return the archive of a method, after checking that it holds the planned program.
 
     Raises:
         SourceError: the user's file can't be read.
@@ -32,14 +32,14 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, Digest]:
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
         archive = store.verified_path(source.content)
-    program, names, structure, _ = identify_program(archive, source.entry)
-    if (program, names) != (source.program, source.names):
+    identity = identify_program(archive, source.entry)
+    if identity[:2] != (source.program, source.names):
         correct_record(source, archive, store)
         raise MissingBlobError(
             f"{archive.name}: {source.entry}: the record in the store or its remote names "
             "another program; the record was dropped"
         )
-    return archive, structure
+    return archive
 
 
 @contextmanager
