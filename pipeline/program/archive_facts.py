@@ -36,6 +36,7 @@ def describe_archive(
     path: Path,
     content: Digest | None = None,
     digests: FileDigests | None = None,
+    is_own: bool = False,
 ) -> ArchiveFacts:
     """Describe the entries of a PT2 archive.
 
@@ -45,6 +46,8 @@ def describe_archive(
     Args:
         content: the digest of the file's bytes, if the caller knows it.
         digests: a cache of file digests, keyed by the files' stamps.
+        is_own: the file was just written here and hashed on the way, so only its tensors are read,
+            and their checksums aren't verified. Whoever reads the file later verifies its content.
 
     Raises:
         SourceError: the file isn't a PT2 archive, or changed while it was read.
@@ -59,8 +62,11 @@ def describe_archive(
     with open_archive(path) as archive:
         file = archive.members.file
         stamp = stamp_of(os.fstat(file.fileno()))
-        entries = [_describe_entry(archive, entry) for entry in archive.entries()]
-        content_read = digests.hash_open(path, file)
+        known: Contents | None = {} if is_own else None
+        entries = [
+            _describe_entry(archive, entry, known) for entry in archive.entries()
+        ]
+        content_read = content if content and is_own else digests.hash_open(path, file)
         is_unchanged = stamp == stamp_of(os.fstat(file.fileno()))
     if not is_unchanged or content not in (None, content_read):
         raise SourceError(f"{shown(path)}: changed while it was read; run again")
@@ -100,11 +106,11 @@ def identify_program(
 
 
 def _describe_entry(
-    archive: ArchiveReader, entry: str
+    archive: ArchiveReader, entry: str, known: Contents | None
 ) -> tuple[ProgramFacts, Identity]:
     program = archive.program(entry)
     canonical = canonical_program(program)
-    tensors = _tensor_digests(archive, entry)
+    tensors = _tensor_digests(archive, entry, known)
     identity = _identify(archive, entry, canonical, tensors)
     parts = {
         **summarize_parts(canonical, tensors),
@@ -151,7 +157,7 @@ def _hash_with(texts: Mapping[str, bytes], tensors: Mapping[str, Any]) -> Digest
 
 
 def _tensor_digests(
-    archive: ArchiveReader, entry: str, known: Contents | None = None
+    archive: ArchiveReader, entry: str, known: Contents | None
 ) -> dict[str, dict[str, Any]]:
     """Return the records of all tensors, with the digests of their bytes and with their tags.
 

@@ -36,6 +36,7 @@ class StoredZip:
     def __init__(self, members: zipfile.ZipFile) -> None:
         self._zip = members
         self._mapped: mmap | None = None
+        self._digests: dict[str, Digest] = {}
         infos = members.infolist()
         _check_names(infos)
         assert members.fp is not None  # it is open
@@ -117,20 +118,22 @@ class StoredZip:
         return self._mapped, begin
 
     def hash(self, name: str, checked: bool = True) -> Digest:
-        """Return the digest of a member.
+        """Return the digest of a member, which is read only once: programs may share it.
 
         Args:
             checked: whether to verify the member's checksum; a caller that knows the digest doesn't
                 need this.
         """
-        begin = self.place(name)
-        if begin is None:  # truncated; zipfile says so
-            return digest.hash_stream(self.open(name))
-        # Not read from `open`, which takes longer than the bytes of a small member.
-        pieces = pieces_at(self.file.fileno(), begin, self.size(name))
-        if checked:
-            pieces = _verified(pieces, self._infos[name])
-        return digest.hash_pieces(pieces)
+        if name not in self._digests:
+            begin = self.place(name)
+            if begin is None:  # truncated; zipfile says so
+                return digest.hash_stream(self.open(name))
+            # Not read from `open`, which takes longer than the bytes of a small member.
+            pieces = pieces_at(self.file.fileno(), begin, self.size(name))
+            if checked:
+                pieces = _verified(pieces, self._infos[name])
+            self._digests[name] = digest.hash_pieces(pieces)
+        return self._digests[name]
 
 
 def read_at(file: int, begin: int, memory: memoryview) -> None:
