@@ -128,7 +128,7 @@ class Places:
 
     def __init__(self, workspace: Workspace) -> None:
         self.root = str(workspace.root)
-        self._home = os.path.normpath(os.path.expanduser("~"))
+        self.home = os.path.normpath(os.path.expanduser("~"))
         self._digests = workspace.file_digests
         self.installed = _installation_folders()
         written = [str(workspace.build), os.path.join(self.root, "build")]
@@ -166,19 +166,12 @@ class Places:
             excluded = self._outside
         return path in self.installed or not excluded.hold(path)
 
-    def is_ancestor(self, path: str) -> bool:
-        """Return whether the workspace or the home folder is inside a folder.
-
-        Resolving any path looks at these folders.
-        """
-        return within(self.root, os.path.normpath(path)) or within(self._home, path)
-
     def spell(self, path: str) -> str:
         """Return a path as records spell it: relative to the workspace, `~/...`, or absolute.
 
         Steps up (`..`) are kept, because after a link they lead elsewhere than the text suggests.
         """
-        for folder, prefix in ((self.root, ""), (self._home, "~/")):
+        for folder, prefix in ((self.root, ""), (self.home, "~/")):
             if path.rstrip(os.sep) == folder:
                 return prefix.rstrip("/") or "."
             if path.startswith(f"{folder.rstrip(os.sep)}{os.sep}"):
@@ -196,7 +189,7 @@ class Places:
     def locate(self, name: str) -> str:
         """Return the path that a record spells `name`."""
         if name == "~" or name.startswith("~/"):
-            return self._home + name[1:]
+            return self.home + name[1:]
         if name == ".":
             return self.root
         return os.path.join(self.root, name)

@@ -19,7 +19,7 @@ from pipeline.program.sources import ArchiveFacts, ProgramFacts, shown, unreadab
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.file_digests import FileDigests, read_stamp, stamp_of
+from pipeline.store.file_digests import FileDigests, find_stamp, stamp_of
 from pipeline.store.files import stat_file
 
 # By tensor, the digest of its member: all bytes of its storage.
@@ -27,9 +27,8 @@ Contents = Mapping[str, Digest]
 # The digests of a program, of its names, and of its structure, and its contents. The structure
 # leaves out the contents of weights and constants, but keeps which of them share storage.
 Identity = tuple[Digest, Digest, Digest, Contents]
-# The identities that this process has computed, keyed by archive and entry, each with the stamp of
-# the file from which it was read.
-_identities: dict[tuple[Path, str], tuple[Any, Identity]] = {}
+# The identities that this process has computed, keyed by archive, entry and the file's stamp.
+_identities: dict[tuple[Any, ...], Identity] = {}
 
 
 def describe_archive(
@@ -71,7 +70,7 @@ def describe_archive(
     if not is_unchanged or content not in (None, content_read):
         raise SourceError(f"{shown(path)}: changed while it was read; run again")
     for facts, identity in entries:
-        _identities[path, facts.entry] = stamp, identity
+        _identities[path, facts.entry, *stamp] = identity
     return ArchiveFacts(content_read, tuple(facts for facts, _ in entries))
 
 
@@ -90,18 +89,18 @@ def identify_program(
     Raises:
         SourceError: the archive can't be read.
     """
-    stamp = read_stamp(path) if path.exists() else None
-    stamp_when_read, identity = _identities.get((path, entry), (None, None))
-    if identity is None or stamp != stamp_when_read:
-        with open_archive(path) as archive:
-            identity = _identify(
-                archive,
-                entry,
-                canonical_program(archive.program(entry)),
-                _tensor_digests(archive, entry, contents or {}),
-            )
-        if not contents:
-            _identities[path, entry] = stamp, identity
+    place = path, entry, *find_stamp(path)
+    if place in _identities:
+        return _identities[place]
+    with open_archive(path) as archive:
+        identity = _identify(
+            archive,
+            entry,
+            canonical_program(archive.program(entry)),
+            _tensor_digests(archive, entry, contents or {}),
+        )
+    if not contents:
+        _identities[place] = identity
     return identity
 
 

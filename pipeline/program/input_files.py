@@ -105,7 +105,7 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
             with open(path, "rb") as file:
                 calls = load_tensor_file(file)
             return _parse_calls(calls, name, program)
-        tensors = _load_named(path)
+        tensors = load_named_tensors(path)
     except pickle.UnpicklingError as error:
         raise PipelineError(
             f"{name}: contains more than tensors, numbers, strings and containers of them, so it "
@@ -116,21 +116,15 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
     except (
         Exception
     ) as error:  # zipfile, numpy, safetensors and torch raise what damage leads to
-        raise _unreadable(path, name, error) from error
+        raise describe_unreadable(path, name, error) from error
     return unstack(tensors, name, program)
 
 
-def read_named_tensors(path: Path, name: str) -> dict[str, torch.Tensor]:
-    """Read the tensors of a `.npz` or `.safetensors` file by name. Raises PipelineError."""
-    try:
-        return _load_named(path)
-    except (
-        Exception
-    ) as error:  # zipfile, numpy and safetensors raise what damage leads to
-        raise _unreadable(path, name, error) from error
+def load_named_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read the tensors of a `.npz` or `.safetensors` file by name.
 
-
-def _load_named(path: Path) -> dict[str, torch.Tensor]:
+    Raises whatever zipfile, numpy and safetensors raise for a damaged file.
+    """
     if path.suffix != ".npz":
         tensors: dict[str, torch.Tensor] = safetensors.torch.load_file(path)
         return tensors
@@ -139,7 +133,8 @@ def _load_named(path: Path) -> dict[str, torch.Tensor]:
         return {key: torch.from_numpy(arrays[key]) for key in arrays.files}
 
 
-def _unreadable(path: Path, name: str, error: Exception) -> PipelineError:
+def describe_unreadable(path: Path, name: str, error: Exception) -> PipelineError:
+    """Return the error for a file that a library refused to read."""
     first_line = str(error).strip().split("\n")[0]
     reason = first_line or type(error).__name__
     return PipelineError(f"{name}: cannot be read as a {path.suffix} file ({reason})")

@@ -10,6 +10,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from typing import IO, TYPE_CHECKING
 from zlib import crc32
 
@@ -36,7 +37,7 @@ class StoredZip:
     def __init__(self, members: zipfile.ZipFile) -> None:
         self._zip = members
         self._mapped: mmap | None = None
-        self._digests: dict[str, Digest] = {}
+        self.hash = cache(self._hash)  # once for all programs that share a member
         infos = members.infolist()
         _check_names(infos)
         assert members.fp is not None  # it is open
@@ -117,23 +118,21 @@ class StoredZip:
             self._mapped = map_file(self.file)
         return self._mapped, begin
 
-    def hash(self, name: str, checked: bool = True) -> Digest:
-        """Return the digest of a member, which is read only once: programs may share it.
+    def _hash(self, name: str, checked: bool = True) -> Digest:
+        """Return the digest of a member.
 
         Args:
             checked: whether to verify the member's checksum; a caller that knows the digest doesn't
                 need this.
         """
-        if name not in self._digests:
-            begin = self.place(name)
-            if begin is None:  # truncated; zipfile says so
-                return digest.hash_stream(self.open(name))
-            # Not read from `open`, which takes longer than the bytes of a small member.
-            pieces = pieces_at(self.file.fileno(), begin, self.size(name))
-            if checked:
-                pieces = _verified(pieces, self._infos[name])
-            self._digests[name] = digest.hash_pieces(pieces)
-        return self._digests[name]
+        begin = self.place(name)
+        if begin is None:  # truncated; zipfile says so
+            return digest.hash_stream(self.open(name))
+        # Not read from `open`, which takes longer than the bytes of a small member.
+        pieces = pieces_at(self.file.fileno(), begin, self.size(name))
+        if checked:
+            pieces = _verified(pieces, self._infos[name])
+        return digest.hash_pieces(pieces)
 
 
 def read_at(file: int, begin: int, memory: memoryview) -> None:

@@ -21,7 +21,8 @@ from pipeline.features.references.recordings import RecordedCall, Recording
 from pipeline.program.eager import AFTER_CALL, find_effects
 from pipeline.program.input_files import (
     count_batches,
-    read_named_tensors,
+    describe_unreadable,
+    load_named_tensors,
     restore_bfloat16,
     unstack,
 )
@@ -43,7 +44,12 @@ def read_golden(
         PipelineError: the file can't be read, lacks an output or an argument, holds unknown
             tensors, or has a different number of batches than there are inputs.
     """
-    tensors = read_named_tensors(root / path, path)
+    try:
+        tensors = load_named_tensors(root / path)
+    except (
+        Exception
+    ) as error:  # zipfile, numpy and safetensors raise what damage leads to
+        raise describe_unreadable(root / path, path, error) from error
     fake_values = dict(_find_outputs(program))
     outputs = {name: tensor for name, tensor in tensors.items() if name in fake_values}
     inputs = {
