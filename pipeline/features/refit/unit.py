@@ -26,7 +26,7 @@ from pipeline.features.refit.archive_storages import (
     hash_storage,
     iter_pieces,
 )
-from pipeline.features.refit.recipes import Evaluation, find_sources
+from pipeline.features.refit.recipes import SOURCE, Evaluation, find_sources
 from pipeline.store.digest import Digest, hash_bytes, verified
 
 Json = Mapping[str, Any]
@@ -285,7 +285,9 @@ def _describe_tensors(
                     continue
                 view = View.from_json(record)
                 read = partial(evaluation.values, view)
-                new, size = changes.storages.get(view.step, (None, 0))
+                new, size = changes.storages.get(view.step) or _find_source(
+                    recipe, evaluation, view.step
+                )
                 whole = view.is_contiguous and (view.offset, view.nbytes) == (0, size)
                 if new is None or not whole:
                     values = read()
@@ -304,6 +306,16 @@ def _describe_tensors(
             described[old] = new, forms
     changes.check({old: new for old, (new, _) in described.items()}, "constants")
     return described
+
+
+def _find_source(
+    recipe: Recipe, evaluation: Evaluation, number: int
+) -> tuple[Digest | None, int]:
+    """Return the digest and size of the storage of a source step; of another step, None and 0."""
+    if recipe.steps[number]["op"] != SOURCE:
+        return None, 0
+    storage = evaluation.storage(number)
+    return hash_storage(storage), storage.nbytes
 
 
 def exchange(
