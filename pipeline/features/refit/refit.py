@@ -288,7 +288,7 @@ def _find_program(source: MethodSource, store: Store) -> tuple[Path, str, Identi
         path = store.blob_path(source.content)
     record = store.get_by_key(program_key(source.program))
     contents: Contents = record.result.get("contents", {}) if record else {}
-    if contents:
+    if contents and path.is_file():
         identity = identify_program(path, source.entry, contents)
         if identity[:2] == (source.program, source.names):
             return path, source.entry, identity
