@@ -11,8 +11,8 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "refit",
     "put new weights into compiled methods and packages instead of rebuilding them",
-    expects_refit="pipeline.features.refit.refit:expects_refit",
     instead_of_compile="pipeline.features.refit.refit:refit_unit",
+    expects_refit="pipeline.features.refit.refit:expects_refit",
     instead_of_link="pipeline.features.refit.relink:relink_package",
     listen_to_link="pipeline.features.refit.relink:keep_pieces",
     listen_to_compile="pipeline.features.refit.refit:begin_lesson",
