@@ -278,6 +278,9 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the building process
             rather than a worker; returns whether it did. Imports no torch.
+        expects_refit: takes an export action and the workspace; returns whether
+            `instead_of_compile` will probably make the results that follow it: their workers then
+            needn't import torch ahead. Imports no torch.
         import_executorch: imports torch and ExecuTorch, which a worker needs next, in less time;
             takes a function that imports torch and sets its threads. It must not change a byte, and
             `fast_lowering` switches it off.
@@ -561,6 +564,7 @@ class Feature:
 
     # Compile
     instead_of_compile: str = _moment("build")
+    expects_refit: str = _moment("")
     import_executorch: str = _moment("build")
     around_lowering: str = _moment("build")
     load_passes: str = _moment("build")

@@ -229,11 +229,13 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
     action = plan.link(package)
     if previous is None or action is None:
         return "never lowered in this workspace"
-    compiles = [
-        (unit, unit_status(plan, package, unit))
+    # Doesn't ask whether the store still has the units, since that would read all their blobs.
+    compiled = plan.workspace.state(package).get("compile", {})
+    stale = [
+        f"{unit.method}: {_changes(plan, before, unit)}"
         for unit in plan.compiles(package) or ()
+        if (before := compiled.get(str(unit.method))) != unit.digest
     ]
-    stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
     reasons: list[str] = []
     for planning in plan.find_planning(package):
         reasons += planning.explain_link(package)

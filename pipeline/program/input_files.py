@@ -105,7 +105,7 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
             with open(path, "rb") as file:
                 calls = load_tensor_file(file)
             return _parse_calls(calls, name, program)
-        tensors = load_named(path)
+        tensors = load_named_tensors(path)
     except pickle.UnpicklingError as error:
         raise PipelineError(
             f"{name}: contains more than tensors, numbers, strings and containers of them, so it "
@@ -120,10 +120,10 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
     return unstack(tensors, name, program)
 
 
-def load_named(path: Path) -> dict[str, torch.Tensor]:
+def load_named_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Read the tensors of a `.npz` or `.safetensors` file by name.
 
-    Raises anything if it is damaged.
+    Raises whatever zipfile, numpy and safetensors raise for a damaged file.
     """
     if path.suffix != ".npz":
         tensors: dict[str, torch.Tensor] = safetensors.torch.load_file(path)
@@ -134,7 +134,7 @@ def load_named(path: Path) -> dict[str, torch.Tensor]:
 
 
 def describe_unreadable(path: Path, name: str, error: Exception) -> PipelineError:
-    """Return the error to raise for a file that could not be read."""
+    """Return the error for a file that a library refused to read."""
     first_line = str(error).strip().split("\n")[0]
     reason = first_line or type(error).__name__
     return PipelineError(f"{name}: cannot be read as a {path.suffix} file ({reason})")

@@ -10,6 +10,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from typing import IO, TYPE_CHECKING
 from zlib import crc32
 
@@ -36,6 +37,7 @@ class StoredZip:
     def __init__(self, members: zipfile.ZipFile) -> None:
         self._zip = members
         self._mapped: mmap | None = None
+        self.hash = cache(self._hash)  # once for all programs that share a member
         infos = members.infolist()
         _check_names(infos)
         assert members.fp is not None  # it is open
@@ -116,7 +118,7 @@ class StoredZip:
             self._mapped = map_file(self.file)
         return self._mapped, begin
 
-    def hash(self, name: str, checked: bool = True) -> Digest:
+    def _hash(self, name: str, checked: bool = True) -> Digest:
         """Return the digest of a member.
 
         Args:

@@ -145,20 +145,16 @@ class BlobStore(StoreFolder):
 
     def put(self, data: bytes | memoryview) -> Digest:
         """Store a blob unless it is already here."""
-        return self._put(digest.hash_bytes(data), lambda: [data])
+        return self.put_pieces(digest.hash_bytes(data), lambda: [data])
 
-    def put_pieces(self, pieces: Callable[[], Iterable[memoryview]]) -> Digest:
-        """Store a blob that is read in pieces, unless it is already here.
-
-        A new blob is read twice: to hash it, then to store it. Raises WrongContentError if the
-        second reading gives other content.
-        """
-        blob = digest.hash_pieces(pieces())
-        return self._put(blob, lambda: digest.verified(pieces(), blob))
-
-    def _put(
+    def put_pieces(
         self, blob: Digest, pieces: Callable[[], Iterable[bytes | memoryview]]
     ) -> Digest:
+        """Store a blob in pieces unless it is already here.
+
+        The caller must know the digest, or verify it with `digest.verified` while the pieces are
+        read: they are not hashed here.
+        """
         if not self._keep(blob):
             try:
                 self._write_pieces(blob, pieces())

@@ -149,6 +149,13 @@ def read_stamp(path: Path) -> list[int]:
     return stamp_of(stat_file(path))
 
 
+def find_stamp(path: Path) -> list[int]:
+    """Return the stamp of a file, or an empty list if it can't be read."""
+    with suppress(OSError):
+        return read_stamp(path)
+    return []
+
+
 def stamp_of(status: os.stat_result) -> list[int]:
     """Return the size, mtime in ns, ctime in ns and inode in a file's stat."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

@@ -50,6 +50,7 @@ _PROGRAM_PARTS = {
         "tensors": dict[str, str],
     },
     "buffers": {str: {"shape": list[Count], "dtype": str, "changed": bool}},
+    "contents?": dict[str, Digest],
 }
 _READS = {
     "runs": [

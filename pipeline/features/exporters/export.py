@@ -222,7 +222,8 @@ def store_exported(
     The records of its programs are stored, too.
     """
     archive = handover.store_all(store, exported["handed"])
-    facts = describe_archive(store.blob_path(archive), archive).programs
+    path = store.blob_path(archive)
+    facts = describe_archive(path, archive, is_own=True).programs
     for program in facts:
         store.put_result(program_key(program.program), program.parts)
     programs = {program.entry: program for program in facts}

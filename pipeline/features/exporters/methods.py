@@ -78,7 +78,7 @@ def hand_over_all(
         buffers, lambda method: describe_used_buffers(programs[method])
     )
     with _neutral_defaults() as defaults:
-        with sharing_members():
+        with sharing_members(holds_storages=True):
             save_programs(programs, handover.archive)
         stored = _put_examples(examples, handover)
         recordings = _put_recordings(

@@ -22,7 +22,7 @@ from pipeline.program.eager import AFTER_CALL, find_effects
 from pipeline.program.input_files import (
     count_batches,
     describe_unreadable,
-    load_named,
+    load_named_tensors,
     restore_bfloat16,
     unstack,
 )
@@ -45,7 +45,7 @@ def read_golden(
             tensors, or has a different number of batches than there are inputs.
     """
     try:
-        tensors = load_named(root / path)
+        tensors = load_named_tensors(root / path)
     except (
         Exception
     ) as error:  # zipfile, numpy and safetensors raise what damage leads to

@@ -12,6 +12,7 @@ FEATURE = Feature(
     "refit",
     "put new weights into compiled methods and packages instead of rebuilding them",
     instead_of_compile="pipeline.features.refit.refit:refit_unit",
+    expects_refit="pipeline.features.refit.refit:expects_refit",
     instead_of_link="pipeline.features.refit.relink:relink_package",
     listen_to_link="pipeline.features.refit.relink:keep_pieces",
     listen_to_compile="pipeline.features.refit.refit:begin_lesson",
@@ -19,5 +20,7 @@ FEATURE = Feature(
     outlines={
         "refit": "pipeline.features.refit.outlines:REFIT",
         "relink": "pipeline.features.refit.outlines:RELINK",
+        "refit-model": "pipeline.features.refit.outlines:MODEL",
+        "named-keys": "pipeline.features.refit.outlines:NAMED_KEYS",
     },
 )

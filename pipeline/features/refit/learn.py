@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.compile.inspect.arrays import View
-from pipeline.features.refit.archive_storages import Storage, iter_pieces
+from pipeline.features.refit.archive_storages import Storage, hash_storage
 from pipeline.features.refit.recipes import (
     UNKNOWN,
     find_sources,
@@ -26,7 +26,7 @@ from pipeline.features.refit.unit import (
     iter_named,
     payload_digests,
 )
-from pipeline.store.digest import Digest, hash_json, hash_pieces
+from pipeline.store.digest import Digest, hash_json
 from pipeline.store.releases import describe_unknown, installed_versions
 
 _DIFFERENT = (
@@ -216,9 +216,7 @@ def _guard_sources(
     for number, where in pinned:
         storage = sources(steps[number])
         view = View(number, "uint8", (storage.nbytes,), (1,)).to_json()
-        guards.append(
-            {"view": view, "digest": hash_pieces(iter_pieces(storage)), "where": where}
-        )
+        guards.append({"view": view, "digest": hash_storage(storage), "where": where})
     return guards
 
 

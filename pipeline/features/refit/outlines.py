@@ -22,3 +22,6 @@ REFIT = {
     "recipe": (_RECIPE, None),
 }
 RELINK = {"compiles": dict[str, Digest], "pieces": dict[str, list[Piece]]}
+# Keys of named data by blob; they are SHA-256, in hexadecimal digits like a digest.
+NAMED_KEYS = {"keys": {Digest: Digest}}
+MODEL = {"refits": bool}

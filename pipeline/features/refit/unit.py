@@ -21,13 +21,17 @@ from pipeline.compile.inspect.arrays import (
     logical_bytes,
 )
 from pipeline.compile.inspect.forms import find_forms
-from pipeline.features.refit.archive_storages import Storage, iter_pieces
-from pipeline.features.refit.recipes import Evaluation, find_sources
-from pipeline.store.digest import Digest, hash_bytes, hash_pieces
+from pipeline.features.refit.archive_storages import (
+    Storage,
+    hash_storage,
+    iter_pieces,
+)
+from pipeline.features.refit.recipes import SOURCE, Evaluation, find_sources
+from pipeline.store.digest import Digest, hash_bytes, verified
 
 Json = Mapping[str, Any]
 # A store's `put_pieces`.
-Put: TypeAlias = Callable[[Callable[[], Iterable[memoryview]]], Digest]
+Put: TypeAlias = Callable[[Digest, Callable[[], Iterable[memoryview]]], Digest]
 # SHA-256, which XNNPACK's payloads use to name their data.
 KEY = re.compile(rb"[0-9a-f]{64}")
 _GROUPS = ("constants", "mutable", "delegates", "external_constants")
@@ -63,20 +67,53 @@ class Recipe:
         return ", ".join(names[:3]) + more
 
 
-class _Changes:
-    """The blobs and keys that replace those of a base; `put` stores the bytes."""
+class _KeyedStorage:
+    """A storage that is read once, to store it and to compute its key of named data."""
 
-    def __init__(self, put: Put) -> None:
+    def __init__(self, data: Storage) -> None:
+        self._data = data
+        self._key = ""
+
+    def iter_pieces(self) -> Iterator[memoryview]:
+        """Yield the bytes in pieces; the key is known after the last."""
+        hasher = hashlib.sha256()
+        for piece in iter_pieces(self._data):
+            hasher.update(piece)
+            yield piece
+        self._key = hasher.hexdigest()
+
+    def hash_key(self) -> str:
+        """Return the key, reading the storage unless that was done. Raises WrongContentError."""
+        if not self._key:
+            for _ in verified(self.iter_pieces(), hash_storage(self._data)):
+                pass
+        return self._key
+
+
+class _Changes:
+    """The blobs and keys that replace those of a base; `put` stores the bytes.
+
+    `known_keys` are keys of named data by blob; new ones are added.
+    """
+
+    def __init__(self, put: Put, known_keys: dict[Digest, str]) -> None:
         self.put = put
+        self.known_keys = known_keys
         self.blobs: dict[Digest, Digest] = {}
         self.keys: dict[str, str] = {}
         self.storages: dict[int, tuple[Digest, int]] = {}  # digest and size by step
 
-    def exchange(self, old: Digest, data: Storage, size: int) -> Digest:
+    def exchange(self, old: Digest, data: Storage, size: int, has_key: bool) -> Digest:
         if data.nbytes != size:
             raise CannotRefitError("a blob would have another size")
-        self.blobs[old] = self.put(partial(iter_pieces, data))
-        return self.blobs[old]
+        new = self.blobs[old] = hash_storage(data)
+        if not has_key or new == old or new in self.known_keys:
+            self.put(new, partial(iter_pieces, data))
+        else:
+            keyed = _KeyedStorage(data)
+            self.put(new, keyed.iter_pieces)
+            self.known_keys[new] = keyed.hash_key()
+        return new
 
     def check(self, parts: Mapping[Any, Any], plural_noun: str) -> None:
         """Raise CannotRefitError if parts that used to differ are now equal.
@@ -95,6 +132,7 @@ def refit(
     sources: Callable[[Json], Storage],
     read: Callable[[Digest], bytes],
     put: Put,
+    known_keys: dict[Digest, str] | None = None,
 ) -> dict[str, Any]:
     """Return the result that compiling with other weights would give.
 
@@ -102,15 +140,17 @@ def refit(
         base: the result that the recipe was made with.
         sources: returns the storage of a source step, from the new weights.
         read: the method of a store that reads a blob.
-        put: a store's `put_pieces`, or `hash_again` to find out what would be stored.
+        put: a store's `put_pieces`, or `keep_digest` to find out what would be stored.
+        known_keys: keys of named data by blob, to which this function adds new ones.
 
     Raises:
+        WrongContentError: a storage has not the expected bytes.
         CannotRefitError: new weights can't be put into the base; the message says why.
     """
     try:
         evaluation = Evaluation(recipe.steps, sources)
         _check_guards(recipe, evaluation)
-        changes = _Changes(put)
+        changes = _Changes(put, {} if known_keys is None else known_keys)
         _make_blobs(recipe, evaluation, base["object"], changes)
         _make_payloads(base["object"], read, changes)
         tensors = _describe_tensors(recipe, evaluation, base, changes)
@@ -121,9 +161,9 @@ def refit(
         raise CannotRefitError("the stored recipe is invalid") from error
 
 
-def hash_again(pieces: Callable[[], Iterable[memoryview]]) -> Digest:
-    """Return the digest that storing the pieces would give."""
-    return hash_pieces(pieces())
+def keep_digest(blob: Digest, pieces: Callable[[], Iterable[memoryview]]) -> Digest:
+    """Return the digest of a blob without storing it."""
+    return blob
 
 
 def _check_guards(recipe: Recipe, evaluation: Evaluation) -> None:
@@ -145,7 +185,6 @@ def _make_blobs(
 ) -> None:
     """Make the blobs of an object that hold constants."""
     named = {entry["blob"]["digest"] for entry in iter_named(unit_object)}
-    keyed: dict[Digest, str] = {}
     payloads = payload_digests(unit_object)
     for blob in iter_blobs(unit_object):
         old = blob["digest"]
@@ -159,15 +198,11 @@ def _make_blobs(
                 new_digests.add(old)
                 continue
             data = evaluation.storage(maker)
-            is_stored = old in changes.blobs
-            new = (
-                hash_pieces(iter_pieces(data))
-                if is_stored
-                else changes.exchange(old, data, size)
-            )
+            if old in changes.blobs:  # equal in the base, and compared below
+                new = hash_storage(data)
+            else:
+                new = changes.exchange(old, data, size, old in named)
             changes.storages[maker] = new, data.nbytes
-            if old in named and not new_digests and new != old:
-                keyed[old] = _hash_key(data)
             new_digests.add(new)
         if len(new_digests) > 1:
             constants = ", ".join(
@@ -178,10 +213,12 @@ def _make_blobs(
             )
         changes.blobs.setdefault(old, old)
     for entry in iter_named(unit_object):
-        if (key := keyed.get(entry["blob"]["digest"])) is not None:
-            changes.keys[entry["key"]] = entry["key"][:-64] + key
-        else:
-            changes.keys[entry["key"]] = entry["key"]
+        stored: Digest = entry["blob"]["digest"]
+        exchanged = changes.blobs.get(stored, stored)
+        key = entry["key"]
+        if exchanged != stored:
+            key = key[:-64] + changes.known_keys[exchanged]
+        changes.keys[entry["key"]] = key
     changes.check(changes.blobs, "stored tensors")
     changes.check(changes.keys, "keys of named data")
 
@@ -205,13 +242,6 @@ def check_keys(
             raise CannotRefitError("keys of named data are not their SHA-256")
 
 
-def _hash_key(data: Storage) -> str:
-    hasher = hashlib.sha256()
-    for piece in iter_pieces(data):
-        hasher.update(piece)
-    return hasher.hexdigest()
-
-
 def _make_payloads(
     unit_object: Json, read: Callable[[Digest], bytes], changes: _Changes
 ) -> None:
@@ -228,7 +258,9 @@ def _make_payloads(
         new = (
             KEY.sub(lambda match: keys.get(match[0], match[0]), data) if keys else data
         )
-        payloads[old] = old if new == data else changes.put(partial(_whole, new))
+        payloads[old] = (
+            old if new == data else changes.put(hash_bytes(new), partial(_whole, new))
+        )
     changes.check(payloads, "payloads")
     changes.blobs |= payloads
 
@@ -253,7 +285,9 @@ def _describe_tensors(
                     continue
                 view = View.from_json(record)
                 read = partial(evaluation.values, view)
-                new, size = changes.storages.get(view.step, (None, 0))
+                new, size = changes.storages.get(view.step) or _find_source(
+                    recipe, evaluation, view.step
+                )
                 whole = view.is_contiguous and (view.offset, view.nbytes) == (0, size)
                 if new is None or not whole:
                     values = read()
@@ -272,6 +306,16 @@ def _describe_tensors(
             described[old] = new, forms
     changes.check({old: new for old, (new, _) in described.items()}, "constants")
     return described
+
+
+def _find_source(
+    recipe: Recipe, evaluation: Evaluation, number: int
+) -> tuple[Digest | None, int]:
+    """Return the digest and size of the storage of a source step; of another step, None and 0."""
+    if recipe.steps[number]["op"] != SOURCE:
+        return None, 0
+    storage = evaluation.storage(number)
+    return hash_storage(storage), storage.nbytes
 
 
 def exchange(

@@ -146,20 +146,24 @@ class TracedReads(DeclaredReads):
     def _seen(self) -> Seen:
         """Return everything that was seen, spelled as in records.
 
-        Folders above the workspace don't count, since resolving any path looks at them, nor do
-        module folders, which every import looks at.
+        Folders above the workspace or the home folder don't count, since resolving any path looks
+        at them, nor do module folders, which every import looks at.
         """
         places = self._places
-        beneath = [places.home, *self._inputs.surroundings.search, *places.installed]
+        searched = [
+            places.home,
+            *self._inputs.surroundings.search,
+            *places.installed,
+        ]
         running = running_files()
         observed: Seen = {}
         for (kind, path), value in self.watch.seen.items():
             above = within(places.root, os.path.normpath(path)) or any(
-                within(folder, path) for folder in beneath
+                within(folder, path) for folder in searched
             )
             counts = kind == "listing" or not (above or path in running)
             if counts and self._can_record(path):
-                observed[kind, self._places.spell(path)] = value
+                observed[kind, places.spell(path)] = value
         for place, value in observed.items():
             self.finder.assume(*place, value)
         observed.pop(("file", self._inputs.path), None)

@@ -16,7 +16,7 @@ from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.input_files import check_file
 from pipeline.program.inputs import InputSet, as_input_sets, load_inputs
 from pipeline.program.sources import MethodSource
-from pipeline.run.build.planned import QUANTIZED_ENTRY, identify_source
+from pipeline.run.build.planned import QUANTIZED_ENTRY, find_archive
 from pipeline.store.digest import Digest
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
@@ -42,9 +42,9 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
     """Load the program of a method, with large weights memory-mapped.
 
     Callers must use the program within `guard_sources`. Raises the same errors as
-    `identify_source`.
+    `find_archive`.
     """
-    archive, _ = identify_source(source, store)
+    archive = find_archive(source, store)
     return load_program(
         archive, source.entry, without_pickle=source.exported, mapped=True
     )

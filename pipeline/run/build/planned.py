@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipeline.plan.corrections import correct_record
@@ -13,14 +13,14 @@ from pipeline.program.archive_reader import changed, expected_stamps
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.file_digests import FileDigests, read_stamp, stamp_of
+from pipeline.store.file_digests import FileDigests, find_stamp, stamp_of
 from pipeline.store.store import MissingBlobError, Store
 
 QUANTIZED_ENTRY = "forward"  # the program's name in the archive of a quantized method
 
 
-def identify_source(source: MethodSource, store: Store) -> tuple[Path, Digest]:
-    """Return the archive of a method, and the digest of its program's structure.
+def find_archive(source: MethodSource, store: Store) -> Path:
+    """Return the archive of a method, after checking that it holds the planned program.
 
     Raises:
         SourceError: the user's file can't be read.
@@ -32,14 +32,14 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, Digest]:
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
         archive = store.verified_path(source.content)
-    program, names, structure = identify_program(archive, source.entry)
-    if (program, names) != (source.program, source.names):
+    identity = identify_program(archive, source.entry)
+    if identity[:2] != (source.program, source.names):
         correct_record(source, archive, store)
         raise MissingBlobError(
             f"{archive.name}: {source.entry}: the record in the store or its remote names "
             "another program; the record was dropped"
         )
-    return archive, structure
+    return archive
 
 
 @contextmanager
@@ -61,10 +61,9 @@ def guard_sources(
         source.archive: source.content for source in sources if not source.exported
     }
     blobs = {source.content for source in sources if source.exported and source.content}
-    places = {blob: _find_inode(store.blob_path(blob)) for blob in blobs}
+    places = {blob: find_stamp(store.blob_path(blob))[3:] for blob in blobs}
     with ExitStack() as stack:
         for path, content in contents.items():
-            assert content is not None  # planning hashed the user's file
             stack.enter_context(_guard_file(path, content, digests or FileDigests()))
         yield
         # Compare inodes: the times of a blob change when another process uses it.
@@ -72,12 +71,14 @@ def guard_sources(
             blob,
             inode,
         ) in places.items():
-            if not inode or inode != _find_inode(store.verified_path(blob)):
+            if not inode or inode != find_stamp(store.verified_path(blob))[3:]:
                 raise MissingBlobError(f"the exported program {blob} was replaced")
 
 
 @contextmanager
-def _guard_file(path: Path, content: Digest, digests: FileDigests) -> Iterator[None]:
+def _guard_file(
+    path: Path, content: Digest | None, digests: FileDigests
+) -> Iterator[None]:
     """Hold a user's archive open, and ensure that readers within the context get that very file.
 
     Its content must stay the same, even if the file at the path was exchanged and put back.
@@ -95,20 +96,8 @@ def _guard_file(path: Path, content: Digest, digests: FileDigests) -> Iterator[N
             del expected_stamps[path]
             is_same = (
                 stamp == stamp_of(os.fstat(file.fileno()))
-                and stamp == _find_stamp(path)
+                and stamp == find_stamp(path)
                 and content == digests.hash_open(path, file)
             )
             if not is_same:
                 raise SourceError(changed(path))
-
-
-def _find_stamp(path: Path) -> list[int]:
-    with suppress(OSError):
-        return read_stamp(path)
-    return []
-
-
-def _find_inode(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_ino
-    return 0

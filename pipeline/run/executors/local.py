@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from concurrent.futures import Future
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import write_request
 from pipeline.run.action_status import progress_path
@@ -45,13 +46,17 @@ class LocalExecutor:
         """Hand an action to a worker.
 
         During an export, another worker starts and imports its libraries: the exported programs are
-        compiled next, by more workers.
+        compiled next, by more workers. That isn't done if only weights have probably changed.
         """
         status = progress_path(action, self._workspace)
         request = write_request(action, self._workspace.root)
         future = self._processes.submit(
             status, run, request, self._workspace, self._always
         )
-        if action.kind == "export" and len(self._processes) < self.slots:
+        if (
+            action.kind == "export"
+            and len(self._processes) < self.slots
+            and not any(call_all("expects_refit", action, self._workspace))
+        ):
             self._processes.start_ahead(1, import_ahead, self._workspace)
         return future

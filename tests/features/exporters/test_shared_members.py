@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 from torch.export.pt2_archive._package import load_pt2
 
+from pipeline.features.exporters import shared_members
 from pipeline.features.exporters.shared_members import sharing_members
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.archive_facts import describe_archive
@@ -75,3 +78,49 @@ def test_programs_are_the_same(tmp_path: Path) -> None:
         expected = program.module()(*inputs)
         for loaded in (load_program(shared, name), by_torch[name]):
             torch.testing.assert_close(loaded.module()(*inputs), expected, rtol=0, atol=0)
+
+
+def test_held_storages_make_the_same_archive(tmp_path: Path) -> None:
+    programs = _programs()
+    programs["copied"] = _programs()["first"]  # equal weights in other storages
+    written = []
+    for holds_storages in (False, True):
+        file = io.BytesIO()
+        with sharing_members(holds_storages):
+            save_programs(programs, file)
+        written.append(file.getvalue())
+    assert written[0] == written[1]
+    (tmp_path / "held.pt2").write_bytes(written[1])
+    held = _members(tmp_path / "held.pt2")
+    assert len([name for name in held if "/weight_" in name]) == 4
+
+
+def test_a_shared_storage_is_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(data: object) -> None:
+        raise AssertionError("hashed")
+
+    first = _programs()["first"]
+    programs = {"first": first, "second": first}
+    monkeypatch.setattr(shared_members, "hash_bytes", refuse)
+    with sharing_members(holds_storages=True):
+        save_programs(programs, io.BytesIO())
+    with pytest.raises(AssertionError, match="hashed"), sharing_members():
+        save_programs(programs, io.BytesIO())
+
+
+def test_tensors_without_bytes_share_a_member(tmp_path: Path) -> None:
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.nothing = nn.Buffer(torch.empty(0, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x, self.nothing])
+
+    model = Empty()
+    programs = {name: export(model, (torch.ones(1, 3),)) for name in ("first", "second")}
+    with sharing_members(holds_storages=True):
+        save_programs(programs, str(tmp_path / "empty.pt2"))
+    for name in programs:
+        loaded = load_program(tmp_path / "empty.pt2", name)
+        assert loaded.module()(torch.ones(1, 3)).shape == (1, 3)

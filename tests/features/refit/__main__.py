@@ -145,7 +145,7 @@ def judge(action: Action, trial: Trial) -> tuple[str, str]:
     if found is None or not found.result["proven"]:
         return CANNOT, "another structure" if found is None else found.result["why"]
     try:
-        ours = make_refit(action, found, trial.workspace, store.put_pieces)
+        ours = make_refit(action, found, trial.workspace)
     except CannotRefitError as why:
         return CANNOT, str(why)
     same = hash_json(ours) == hash_json(compiled(action, trial.workspace))
