@@ -103,17 +103,12 @@ def _is_tried_by_library(root: str) -> bool:
 
 
 def _is_machinery(file: str) -> bool:
-    return file.startswith("<frozen importlib") or file in _MACHINERY
+    return file.startswith("<frozen importlib") or file in MACHINERY
 
 
 # Files that pass imports on: importlib's, and those of this package that wrap imports.
 _UTIL = ("<frozen importlib.util>", importlib.util.__file__)
-_MACHINERY = {__file__, importlib.__file__, importlib.util.__file__}
-
-
-def pass_on_imports(file: str) -> None:
-    """Treat a file as a wrapper of imports, whose caller is the code that imports."""
-    _MACHINERY.add(file)
+MACHINERY = {__file__, importlib.__file__, importlib.util.__file__}
 
 
 class _Alias(Loader):

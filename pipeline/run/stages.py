@@ -31,8 +31,8 @@ class Stages:
         self.current = "start"
         # Times of `time.perf_counter`, in the order in which stages and steps ended.
         self.spans: list[tuple[str, float, float]] = []
-        # Within stages, and what each was about.
-        self.steps: list[tuple[str, float, float, object]] = []
+        self.steps: list[tuple[str, float, float]] = []  # within stages
+        self.subjects: list[object] = []  # what each step was about
         self._stepping = False
         self.peak_bytes = 0  # of processes started for the action
 
@@ -61,7 +61,8 @@ class Stages:
         finally:
             self._stepping = False
             self.tell(0, 0)
-            self.steps.append((name, started, time.perf_counter(), about))
+            self.steps.append((name, started, time.perf_counter()))
+            self.subjects.append(about)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each stage and step by name, except waiting and imports.
@@ -71,9 +72,9 @@ class Stages:
         totals: defaultdict[str, float] = defaultdict(float)
         for name, begin, end in self.spans:
             if name not in (IMPORT, WAIT):
-                within = sum(e - b for _, b, e, _ in self.steps if begin <= b < end)
+                within = sum(e - b for _, b, e in self.steps if begin <= b < end)
                 totals[name] += end - begin - within
-        for name, begin, end, _ in self.steps:
+        for name, begin, end in self.steps:
             totals[name] += end - begin
         return dict(totals)
 

@@ -142,7 +142,7 @@ def _report(
     # Stages and steps with begin and end, in seconds since the action started.
     spans = [
         (name, begin - started, end - started)
-        for name, begin, end in [*stages.spans, *(step[:3] for step in stages.steps)]
+        for name, begin, end in [*stages.spans, *stages.steps]
     ]
     event = report.event._replace(
         start=clock,

@@ -134,17 +134,20 @@ class CallJudge:
             and not references.source.state
             and not self.for_devices
         )
-        rounded = [] if may_stop else [*runs]
-        by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
-        while may_stop:
-            if not self._exceeds(call, lowered, errors, by_rounding) and not any(
-                judge.would_notice(lowered, by_rounding) for judge in self.movement
+        rounded: list[Sequence[Any]] = []
+        while True:
+            by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
+            if (
+                may_stop
+                and not self._exceeds(call, lowered, errors, by_rounding)
+                and not any(
+                    judge.would_notice(lowered, by_rounding) for judge in self.movement
+                )
             ):
                 return by_rounding
             if (outputs := next(runs, None)) is None:
                 break
             rounded.append(outputs)
-            by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
         # If other inputs failed already, more runs (16 calls of the source) can't save the package.
         failed = any(
             failure["about"] in ("", "quantized") for failure in self.result.failures

@@ -99,7 +99,7 @@ class MethodCalls:
             self.result,
             self.held_to,
             self.has_examples,
-            for_devices=self.keep is not None or bool(self.watchers),
+            for_devices=bool(self.keep or self.watchers),
         )
         operators = find_random_operators(self.program) + find_uninitialized(
             self.program

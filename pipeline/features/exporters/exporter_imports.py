@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.plan.places import FolderSet, environment_folders
 from pipeline.program.fresh_imports import importing_from_text
-from pipeline.program.workspace_modules import add_finder, load_package, pass_on_imports
+from pipeline.program.workspace_modules import MACHINERY, add_finder, load_package
 
 _PACKAGE = "__init__"  # of an exporter's folder, where Python looks for it
 
@@ -114,7 +114,7 @@ def import_afresh(models: Path) -> Asked:
     The fresh process would be in the exporter's folder and have loaded torch and this package.
     """
     add_finder(models, ahead=models.parent)
-    pass_on_imports(__file__)
+    MACHINERY.add(__file__)
     requests = Asked()
     requests.begin()
     load_package(models)

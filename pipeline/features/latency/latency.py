@@ -29,6 +29,9 @@ from pipeline.run.stages import LOADS, PACKAGE_CALLS, SOURCE_CALLS
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 
+# A load or call with its begin and end in seconds, and the method or program that it is about.
+TimedStep = tuple[tuple[str, float, float], object]
+
 _MOST_LOADS = 5
 # More runs hardly move the median: other load on the machine moves it by far more.
 _MOST_RUNS = 60
@@ -43,7 +46,7 @@ def measure_latencies(
     examples: Mapping[str, Sequence[InputSet]],
     settings: ValidateConfig,
     budget: Budget | None = None,
-    steps: Sequence[tuple[str, float, float, object]] = (),
+    steps: Sequence[TimedStep] = (),
 ) -> dict[str, dict[str, Any] | None]:
     """Return the latency of each method, measured for `settings.latency.seconds` or a single run.
 
@@ -73,7 +76,7 @@ def measure_latencies(
 
 
 def find_latency(
-    steps: Sequence[tuple[str, float, float, object]],
+    steps: Sequence[TimedStep],
     method: str,
     program: ExportedProgram,
     seconds: float,
@@ -90,7 +93,7 @@ def find_latency(
     steady: list[float] = []
     eager: list[float] = []
     is_first = False
-    for name, begin, end, about in steps:
+    for (name, begin, end), about in steps:
         duration = end - begin
         # Shorter loads are those of a method that was loaded already.
         if name == LOADS and about == method and duration > seconds / 3:

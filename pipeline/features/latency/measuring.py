@@ -20,7 +20,7 @@ class LatencyMeasuring(Measuring):
                 subject.examples,
                 subject.settings,
                 measurement.running if validation.failures else measurement.budget,
-                self.stages.steps,
+                [*zip(self.stages.steps, self.stages.subjects, strict=True)],
             )
         for method, latency in times.items():
             measurement.method_facts.setdefault(method, {})["latency"] = latency

@@ -20,7 +20,7 @@ _CALLS = (
 
 @contextmanager
 def timed_calls(
-    step: Callable[[str, object], AbstractContextManager[None]],
+    step: Callable[..., AbstractContextManager[None]],
 ) -> Iterator[None]:
     """Run each call of a source or a package, and each load, inside `step(name, about)`.
 
@@ -29,10 +29,9 @@ def timed_calls(
 
     def around(name: str) -> Callable[..., Any]:
         def call(function: Callable[..., Any], *args: Any) -> Any:
-            if not isinstance(args[0], Source):
-                with step(name, args[1]):
-                    return function(*args)
-            with step(ROUNDED_CALLS if args[0].is_rounded else name, args[0].program):
+            is_rounded = getattr(args[0], "is_rounded", False)
+            about = getattr(args[0], "program", args[1])
+            with step(ROUNDED_CALLS if is_rounded else name, about):
                 return function(*args)
 
         return call

@@ -120,9 +120,10 @@ def test_a_method_that_loads_slowly_is_timed_by_its_validation(package, monkeypa
         validation = validate_package(pte, [], programs, {}, settings, {})
     monkeypatch.setattr(latency, "measure_latency", lambda *given: pytest.fail("measured"))
     files = PackageFiles.of(pte)
-    found = measure_latencies(files, validation.methods, programs, {}, settings, steps=stages.steps)
+    steps = [*zip(stages.steps, stages.subjects, strict=True)]
+    found = measure_latencies(files, validation.methods, programs, {}, settings, steps=steps)
     for name, figures in found.items():
-        calls = sum(step == PACKAGE_CALLS and about == name for step, _, _, about in stages.steps)
+        calls = sum(step[0] == PACKAGE_CALLS and about == name for step, about in steps)
         loads = figures["load_ms"]["runs"]
         steady = figures["steady_ms"]["runs"]
         assert 8 <= calls <= loads + steady  # a call after each load but the last is a first one
@@ -144,7 +145,7 @@ def steps_of(program, calls=5, load=1.0):
         steps.append((SOURCE_CALLS, 3.0, 3.0 + 0.5 * factor, program))
         steps.append((SOURCE_CALLS, 3.0, 9.0, "other"))
         steps.append((LOADS, 4.0, 4.001, "run"))  # was loaded already
-    return steps
+    return [(step, about) for *step, about in steps]
 
 
 def test_the_times_of_a_validation():
