@@ -12,10 +12,10 @@ FEATURE = Feature(
     "refit",
     "put new weights into compiled methods and packages instead of rebuilding them",
     instead_of_compile="pipeline.features.refit.refit:refit_unit",
-    expects_refit="pipeline.features.refit.refit:expects_refit",
+    expects_refit="pipeline.features.refit.expectations:expects_refit",
     instead_of_link="pipeline.features.refit.relink:relink_package",
     listen_to_link="pipeline.features.refit.relink:keep_pieces",
-    listen_to_compile="pipeline.features.refit.refit:begin_lesson",
+    listen_to_compile="pipeline.features.refit.lesson:begin_lesson",
     explain_compile="pipeline.features.refit.refit:explain_refit",
     outlines={
         "refit": "pipeline.features.refit.outlines:REFIT",

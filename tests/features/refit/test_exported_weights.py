@@ -9,7 +9,8 @@ import pytest
 from pipeline.features.exporters.export import export
 from pipeline.features.refit import refit
 from pipeline.features.refit.archive_storages import FileStorage
-from pipeline.features.refit.refit import expects_refit, refit_unit
+from pipeline.features.refit.expectations import expects_refit, read_own
+from pipeline.features.refit.refit import refit_unit
 from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
 from pipeline.plan.plan import Plan
@@ -155,6 +156,19 @@ def test_a_wrong_record_of_contents_is_not_believed(
         monkeypatch.setattr(archive_facts, "_identities", {})  # as in another process
         assert refit_unit(action, model.workspace, Stages())
         assert model.is_right(action)
+
+
+def test_what_derives_from_results_no_longer_trusted_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    key, result = {"kind": "refit-model", "model": "scaled"}, {"refits": True}
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "find_vouchers", lambda store: ("somebody",))
+        store.put_result(key, result, pushes=False)
+    assert read_own(key, store) == {}
+    store.put_result(key, result, pushes=False)
+    assert read_own(key, store) == result
 
 
 def test_refits_are_expected_once_recipes_are_learned(
