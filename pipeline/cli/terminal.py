@@ -31,7 +31,7 @@ def guard(stream: Any) -> Any:
     return stream
 
 
-def escaping(write: Callable[[str], object]) -> Callable[[str], int]:
+def escaping(write: Callable[..., object]) -> Callable[[str], int]:
     """Return a stream's method `write` that escapes text and passes it to the given function."""
     return lambda text: (write(text if _raw else _plain(text)), len(text))[1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pipeline.devices.session import Session
@@ -19,20 +19,17 @@ _CALLS = (
 
 
 @contextmanager
-def timed_calls(
-    step: Callable[..., AbstractContextManager[None]],
-) -> Iterator[None]:
+def timed_calls(step: Callable[..., Any]) -> Iterator[None]:
     """Run each call of a source or a package, and each load, inside `step(name, about)`.
 
     They are about the source's program, or the package's method.
     """
 
     def around(name: str) -> Callable[..., Any]:
-        def call(function: Callable[..., Any], *args: Any) -> Any:
-            is_rounded = getattr(args[0], "is_rounded", False)
-            about = getattr(args[0], "program", args[1])
-            with step(ROUNDED_CALLS if is_rounded else name, about):
-                return function(*args)
+        def call(function: Callable[..., Any], subject: Any, *args: Any) -> Any:
+            called = ROUNDED_CALLS if getattr(subject, "is_rounded", False) else name
+            with step(called, getattr(subject, "program", args[0])):
+                return function(subject, *args)
 
         return call
 
