@@ -3,8 +3,8 @@
 A step makes a storage: from an archive, or by one ATen operator from views of earlier storages. The
 steps are recorded while torch runs them (`watch.py`); here numpy repeats them with other weights,
 without torch. The operators are few, and each rounds once, according to IEEE 754, so the bytes
-equal torch's. Only the square root, which MKL rounds differently, is computed by torch itself. Any
-other operator is not repeated, and its constants must stay the same.
+equal torch's. Only the square root is rounded differently (`square_root`). Any other operator isn't
+repeated, and its constants must stay the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from pipeline.compile.inspect.arrays import Array, UnknownValueError, View
 from pipeline.compile.inspect.arrays import look as look_at
 from pipeline.features.refit.archive_storages import Storage, read_storage
+from pipeline.features.refit.square_root import sqrt
 from pipeline.features.refit.values import can_cast, cast, lay_out
 
 Json = Mapping[str, Any]
@@ -25,19 +26,6 @@ SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"
 # Bytes: the largest result that is kept for the steps that use it, and the room for all of these.
 _SMALL, _ROOM = 1 << 18, 1 << 26
 _TINY = 1 << 14  # bytes of a source that is kept, too
-
-
-def _sqrt(values: Array) -> Array:
-    """Compute as torch does, with MKL, whose results are not always the nearest number."""
-    import torch
-
-    torch.set_num_threads(1)
-    # Aligned as it was in torch.
-    aligned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name))
-    aligned.numpy()[...] = values
-    roots: Array = torch.sqrt(aligned).numpy()
-    return roots
-
 
 _least = np.minimum.reduce
 # Operators that compute each value from values at the same place, in their common dtype.
@@ -48,7 +36,7 @@ _COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.div.Tensor": np.divide,
     "aten.neg.default": np.negative,
     "aten.abs.default": np.abs,
-    "aten.sqrt.default": _sqrt,
+    "aten.sqrt.default": sqrt,
     "aten.rsqrt.default": lambda x: x.dtype.type(1) / np.sqrt(x),
     "aten.reciprocal.default": lambda x: x.dtype.type(1) / x,
     "aten.bitwise_or.Tensor": np.bitwise_or,

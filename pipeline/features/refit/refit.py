@@ -81,9 +81,8 @@ def refit_unit(
 ) -> bool:
     """Put new weights into a compiled unit and record the result; return whether that was done.
 
-    It is done only if compiling is known to give the same result. Torch is imported only for a step
-    that torch alone can repeat. With `here`, in the building process, a miss is not recorded,
-    because a worker will find it too.
+    It is done only if compiling is known to give the same result. With `here`, in the building
+    process, a miss is not recorded, because a worker will find it too.
     """
     store = workspace.store
     if why_never(action):
