@@ -1,6 +1,9 @@
 """Builds without each feature: its folder is deleted from a copy of the package, and two packages
 are built and validated.
 
+Several features are deleted at once, each of them twice, with different others. So if a feature
+needs another one, a build fails in which only the other one is missing.
+
 Families of backends add nothing but catalogue entries, so they are deleted all at once, and the
 catalogue is inspected without each one.
 """
@@ -24,6 +27,10 @@ from tests.support.resident import run_python
 PACKAGES = ("one", "many")
 UNTIMED = "validate: {latency: {seconds: 0}}\n"  # timing takes longer than running
 NAMES = [feature.name for feature in find_features() if not feature.entries]
+SIZE = 8  # features that are deleted at once, and fewer than the groups of each kind
+GROUPS = [NAMES[start : start + SIZE] for start in range(0, len(NAMES), SIZE)]
+# No two features that are together in one of the groups above are together in one of these.
+GROUPS += [NAMES[start :: len(GROUPS)] for start in range(len(GROUPS))]
 # For each feature, a config line that needs it, and the path of the line's key.
 USES = {
     "bundles": ("validate: {bundle: true}", "validate.bundle"),
@@ -72,6 +79,8 @@ SETTINGS = {
         'PTE_PIPELINE_UNKNOWN_TOOLCHAIN: this installation has no feature "unknown_toolchain"',
     ),
 }
+# The message about these needs another feature. A group that deletes both leaves it to the others.
+GIVEN_BY = {**dict.fromkeys(USES, "check"), "inspection": "gates", "signing": "remote"}
 LIST_BACKENDS = """
 import sys
 for name in [*sys.modules]:
@@ -121,22 +130,30 @@ def run_doit(installation, tmp_path):
 
 @pytest.fixture
 def without(installation, run_doit, tmp_path, request):
-    """Return a function that runs doit in a workspace with one feature missing."""
-    folder = installation / "pipeline" / "features" / request.param
-    removed = shutil.move(folder, tmp_path / request.param)
+    """Return the names of missing features, a workspace, and a function that runs doit there."""
+    features = installation / "pipeline" / "features"
+    removed = {name: shutil.move(features / name, tmp_path / name) for name in request.param}
     yield request.param, *run_doit
-    shutil.move(removed, folder)
+    for name, folder in removed.items():
+        shutil.move(folder, features / name)
+
+
+def test_two_features_are_deleted_together_at_most_once():
+    for name in NAMES:
+        others = [other for group in GROUPS if name in group for other in group if other != name]
+        assert len(others) == len({*others})
+        assert sum(name in group for group in GROUPS) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("without", NAMES, indirect=True)
+@pytest.mark.parametrize("without", GROUPS, ids="-".join, indirect=True)
 def test_packages_are_built_and_validated_without(without):
-    name, bench, doit = without
+    names, bench, doit = without
     texts = {}
     for package in PACKAGES:
         config = bench.root / "partition_configs" / f"{package}.yaml"
         texts[package] = config.read_text()
-        if name != "latency":
+        if "latency" not in names:
             config.write_text(texts[package] + UNTIMED)
     status, said = doit("-n", "1")  # each additional worker takes 0.8 CPU seconds
     assert status == 0, said
@@ -144,40 +161,21 @@ def test_packages_are_built_and_validated_without(without):
         assert (bench.root / "build" / package / f"{package}.pte").is_file()
         verdicts = [method["verdict"] for method in read_report(bench, package)["methods"]]
         assert verdicts == ["passed"] * 2
-    assert ("passed" in said) == (name != "summary")
-    if name in USES:
-        line, key = USES[name]
-        config = bench.root / "partition_configs" / "one.yaml"
-        config.write_text(f"{texts['one']}{line}\n")
-        status, said = doit("check", "one")
-        assert status == 1
-        assert f'this installation has no feature "{name}"; leave the key out' in said
-        assert key in said
-    if name == "passes":
-        assert "emit.memory_planning.algorithm: is 'plans:pack', must be greedy" in said
-        assert 'or a list of these: this installation has no feature "passes"' in said
-    if name in SETTINGS:
-        variables, message = SETTINGS[name]
-        status, said = doit(**variables)
-        assert status == 3
-        assert message in said
-    if name == "exporters":
+    assert ("passed" in said) == ("summary" not in names)
+    verbs = {verb.name for f in find_features() if f.name in names for verb in f.verbs}
+    if "cases" in names:
+        for method in read_report(bench, "one")["methods"]:
+            reasons = {skipped["origin"]: skipped["reason"] for skipped in method["skipped"]}
+            assert reasons["zeros"] == 'this installation has no feature "cases"'
+    if "exporters" in names:
         (bench.root / "models" / "new.py").write_text("def export_methods(): ...\n")
         config = bench.root / "partition_configs" / "new.yaml"
         config.write_text("model: new\nmethods: {forward: {partitioners: []}}\n")
         status, said = doit("lower", "new")
         assert status != 0
         assert "export new: this installation has no feature for exporters" in said
-    if name == "cases":
-        for method in read_report(bench, "one")["methods"]:
-            reasons = {skipped["origin"]: skipped["reason"] for skipped in method["skipped"]}
-            assert reasons["zeros"] == 'this installation has no feature "cases"'
-    if name == "config_edits":
-        for words in (("tune", "--write", "best"), ("sensitivity", "one")):
-            status, said = doit(*words)
-            assert status == 1
-            assert 'this installation has no feature "config_edits"' in said
-    if name == "references":
+        config.unlink()
+    if "references" in names:
         recorded = bench.root / "golden" / "one" / "encode.npz"
         recorded.parent.mkdir(parents=True)
         recorded.write_bytes(b"")
@@ -186,10 +184,33 @@ def test_packages_are_built_and_validated_without(without):
         (reference,) = (method["reference"] for method in methods if "reference" in method)
         assert reference["verdict"] == "not run"
         assert reference["reason"] == 'this installation has no feature "references"'
-    for verb in next(f for f in find_features() if f.name == name).verbs:
-        status, said = doit(verb.name)
+    if "config_edits" in names:
+        for words in (("tune", "--write", "best"), ("sensitivity", "one")):
+            if words[0] not in verbs:
+                status, said = doit(*words)
+                assert status == 1
+                assert 'this installation has no feature "config_edits"' in said
+    told = {name for name in names if GIVEN_BY.get(name) not in names}
+    for name in sorted(told & SETTINGS.keys()):
+        variables, message = SETTINGS[name]
+        status, said = doit(**variables)
         assert status == 3
-        assert f"no task '{verb.name}'" in said
+        assert message in said
+    for name in sorted(told & USES.keys()):
+        line, key = USES[name]
+        config = bench.root / "partition_configs" / "one.yaml"
+        config.write_text(f"{texts['one']}{line}\n")
+        status, said = doit("check", "one")
+        assert status == 1
+        assert f'this installation has no feature "{name}"; leave the key out' in said
+        assert key in said
+        if name == "passes":
+            assert "emit.memory_planning.algorithm: is 'plans:pack', must be greedy" in said
+            assert 'or a list of these: this installation has no feature "passes"' in said
+    for verb in sorted(verbs):
+        status, said = doit(verb)
+        assert status == 3
+        assert f"no task '{verb}'" in said
 
 
 def read_report(bench, package):
