@@ -111,7 +111,7 @@ def find_random_operators(
 
 
 def find_uninitialized(
-    program: ExportedProgram, root: Path | None = None
+    program: ExportedProgram, root: Path | None
 ) -> list[RandomOperator]:
     """Find the operators that allocate memory without writing it."""
     return _find(
@@ -120,21 +120,10 @@ def find_uninitialized(
 
 
 def find_foreign_operators(
-    program: ExportedProgram, root: Path | None = None
+    program: ExportedProgram, root: Path | None
 ) -> list[RandomOperator]:
-    """Find the operators that may leave memory uninitialized although the graph doesn't show it.
-
-    These are the operators of libraries other than torch, and operators that enlarge a tensor.
-    """
-
-    def find_cause(node: Node) -> Cause | None:
-        target = node.target
-        is_foreign = (
-            isinstance(target, OpOverload) and target.namespace not in _TORCH_NAMESPACES
-        )
-        return "memory" if is_foreign or base_name(node) == "resize" else None
-
-    return _find(program, root, find_cause)
+    """Find the operators that may leave memory uninitialized although the graph doesn't show it."""
+    return _find(program, root, lambda node: "memory" if is_foreign(node) else None)
 
 
 def _find(
@@ -154,6 +143,14 @@ def _find(
 def is_uninitialized(node: Node) -> bool:
     """Return whether a node allocates memory without writing it."""
     return base_name(node) in _UNINITIALIZED
+
+
+def is_foreign(node: Node) -> bool:
+    """Return whether a node calls another library than torch, or enlarges a tensor."""
+    target = node.target
+    return base_name(node) == "resize" or (
+        isinstance(target, OpOverload) and target.namespace not in _TORCH_NAMESPACES
+    )
 
 
 def _describe(

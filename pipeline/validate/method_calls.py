@@ -101,10 +101,10 @@ class MethodCalls:
             self.has_examples,
             for_devices=bool(self.keep or self.watchers),
         )
-        operators = find_random_operators(self.program) + find_uninitialized(
-            self.program
+        self._may_vary = bool(
+            find_random_operators(self.program)
+            or find_uninitialized(self.program, None)
         )
-        self._may_vary = bool(operators)
         self._describe_limits()
 
     @property

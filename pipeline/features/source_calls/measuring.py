@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torch.export import ExportedProgram
+
 from pipeline.features.source_calls.dequantized_weights import DequantizedWeights
 from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
 from pipeline.program.eager import Source
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.random_operators import (
-    find_foreign_operators,
     find_random_operators,
-    find_uninitialized,
+    is_foreign,
+    is_uninitialized,
 )
 from pipeline.run.prove.measuring import Measuring
 from pipeline.run.prove.subject import Subject
@@ -44,14 +47,8 @@ class SourceCallMeasuring(Measuring):
     def _open(self, name: str, sources: Mapping[str, Source]) -> Lane:
         for source in sources.values():
             self._weights.serve(source)
-        for source in sources.values():
-            program = source.program
-            if (
-                find_random_operators(program)
-                or find_uninitialized(program)
-                or find_foreign_operators(program)
-            ):
-                return Lane(name, sources)
+        if any(_is_unpredictable(source.program) for source in sources.values()):
+            return Lane(name, sources)
         identities = {method: self._identify(name, method) for method in sources}
         return KeptLane(name, sources, identities, self._results)
 
@@ -66,3 +63,10 @@ class SourceCallMeasuring(Measuring):
         if lane != "source":
             quantized = self.subject.methods.get(method, {}).get("quantized")
         return source.program, source.names, quantized
+
+
+def _is_unpredictable(program: ExportedProgram) -> bool:
+    """Return whether equal calls of a program may have different outputs."""
+    return bool(find_random_operators(program)) or any(
+        is_uninitialized(node) or is_foreign(node) for node in iter_nodes(program)
+    )
