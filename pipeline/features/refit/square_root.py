@@ -3,6 +3,9 @@
 torch on x86 calls Intel's MKL, whose results are not always the nearest number. MKL is part of
 torch's own library, which loads in a tenth of the time of `import torch`. Source:
 `aten/src/ATen/cpu/vml.h` of torch 2.13.
+
+A recipe is learned where torch is imported. There the function is compared with torch's, so that a
+torch that computes square roots in another way leads to no recipe.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.compile.inspect.arrays import Array
+from pipeline.compile.inspect.arrays import Array, UnknownValueError
 
 _ALIGNMENT = 64  # bytes, as torch aligns its memory; MKL's results may depend on it
 # VML_HA (high accuracy), VML_FTZDAZ_OFF (keep denormals) and VML_ERRMODE_IGNORE.
 _MODE = 0x2 | 0x140000 | 0x100
+_PROBES = (
+    10_000  # values; of those in float32, MKL rounds 17 % in another way than IEEE 754
+)
 _FUNCTIONS = {"float32": "vmsSqrt", "float64": "vmdSqrt"}
 Function = Callable[[int, int, int, int], None]
 
@@ -30,10 +36,27 @@ def sqrt(values: Array) -> Array:
 
     Args:
         values: float32 or float64, of any shape.
+
+    Raises:
+        UnknownValueError: torch is imported, and computes them in another way.
     """
-    function = _load_functions().get(values.dtype.name)
-    if function is None:
+    if values.dtype.name not in _load_functions():
         return _sqrt_of_torch(values)
+    if "torch" in sys.modules and not _is_torch_s(values.dtype.name):
+        raise UnknownValueError("torch's square root, which is not MKL's")
+    return _sqrt_of_mkl(values)
+
+
+@cache
+def _is_torch_s(dtype: str) -> bool:
+    """Return whether MKL and torch agree on values of all sizes."""
+    random = np.random.default_rng(0)
+    values = (10.0 ** random.uniform(-30, 30, _PROBES)).astype(dtype)
+    return _sqrt_of_mkl(values).tobytes() == _sqrt_of_torch(values).tobytes()
+
+
+def _sqrt_of_mkl(values: Array) -> Array:
+    function = _load_functions()[values.dtype.name]
     taken, roots = _empty_like(values), _empty_like(values)
     taken[...] = values
     function(values.size, taken.ctypes.data, roots.ctypes.data, _MODE)

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.compile.inspect.arrays import UnknownValueError
 from pipeline.features.refit import square_root
 from pipeline.features.refit.square_root import sqrt
 
+needs_mkl = pytest.mark.skipif(
+    not torch.backends.mkl.is_available(), reason="this torch has no MKL"
+)
 SIZES = [0, 1, 2, 7, 8, 9, 17, 63, 64, 65, 1000, 2047, 2049, 32769, 100_003]
 DTYPES = {np.float32: np.uint32, np.float64: np.uint64}
 
@@ -52,6 +56,17 @@ def test_shapes_are_kept():
     assert sqrt(np.array(4, np.float32)) == 2
 
 
+@needs_mkl
+def test_another_square_root_of_torch_leads_to_no_recipe(monkeypatch):
+    monkeypatch.setattr(square_root, "_sqrt_of_torch", np.sqrt)
+    square_root._is_torch_s.cache_clear()
+    try:
+        with pytest.raises(UnknownValueError, match="torch's square root, which is not MKL's"):
+            sqrt(np.ones(1, np.float32))
+    finally:
+        square_root._is_torch_s.cache_clear()
+
+
 ALONE = """
 import sys
 import numpy as np
@@ -62,7 +77,7 @@ assert "torch" not in sys.modules
 """
 
 
-@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+@needs_mkl
 def test_torch_is_not_imported():
     roots = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, check=True).stdout
     assert roots == by_torch(np.random.default_rng(1).random(1000)).tobytes()
