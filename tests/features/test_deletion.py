@@ -2,7 +2,8 @@
 are built and validated.
 
 Several features are deleted at once, each of them twice, with different others. So if a feature
-needs another one, a build fails in which only the other one is missing.
+needs another one, a build fails in which only the other one is missing. Before a release, each
+feature is deleted alone, too.
 
 Families of backends add nothing but catalogue entries, so they are deleted all at once, and the
 catalogue is inspected without each one.
@@ -22,6 +23,7 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.families import find_families, find_folder
 from pipeline.moments import find_features
 from tests.support.bench import bench_of
+from tests.support.matrix import in_tiers
 from tests.support.resident import run_python
 
 PACKAGES = ("one", "many")
@@ -146,7 +148,9 @@ def test_two_features_are_deleted_together_at_most_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("without", GROUPS, ids="-".join, indirect=True)
+@pytest.mark.parametrize(
+    "without", in_tiers([*GROUPS, *([name] for name in NAMES)], GROUPS), ids="-".join, indirect=True
+)
 def test_packages_are_built_and_validated_without(without):
     names, bench, doit = without
     texts = {}
