@@ -8,4 +8,5 @@ FEATURE = Feature(
     "openvino",
     "lower to OpenVINO, for Intel processors",
     entries="pipeline.features.openvino.entries",
+    warn_of_quantization="pipeline.features.openvino.saturation:warn_of_saturation",
 )
