@@ -26,16 +26,18 @@ class Span(NamedTuple):
         return self.offset + self.size
 
 
-_NUMBERS = {letter: struct.Struct(f"<{letter}") for letter in "bBhHiIqQ"}
+_UNPACK = {letter: struct.Struct(f"<{letter}").unpack_from for letter in "bBhHiIqQ"}
 
 
 def number(data: memoryview, at: int, letter: str) -> int:
     """Return the little-endian number at an offset; `letter` is its type code for `struct`."""
-    kind = _NUMBERS[letter]
-    if at < 0 or at + kind.size > len(data):
-        raise CorruptError("it refers to data beyond its end")
-    value: int = kind.unpack_from(data, at)[0]
-    return value
+    if at >= 0:  # or it would count from the end
+        try:
+            value: int = _UNPACK[letter](data, at)[0]
+            return value
+        except struct.error:
+            pass
+    raise CorruptError("it refers to data beyond its end")
 
 
 def root(data: memoryview) -> Table:
@@ -67,9 +69,7 @@ class Table(NamedTuple):
         if slot + 2 > number(self.data, places, "H"):
             return 0
         offset = number(self.data, places + slot, "H")
-        if offset:
-            return self.at + offset
-        return 0
+        return self.at + offset if offset else 0
 
     def number(self, field: int, letter: str, default: int = 0) -> int:
         place = self.place(field)
@@ -105,12 +105,12 @@ class Table(NamedTuple):
         return span
 
     def numbers(self, field: int, letter: str) -> tuple[int, ...]:
-        kind = _NUMBERS[letter]
-        span = self.span(field, kind.size)
+        size = struct.calcsize(f"<{letter}")
+        span = self.span(field, size)
         if span is None:
             return ()
         return struct.unpack_from(
-            f"<{span.size // kind.size}{letter}",
+            f"<{span.size // size}{letter}",
             self.data,
             span.offset,
         )
