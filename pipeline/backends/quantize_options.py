@@ -37,21 +37,22 @@ Static = Annotated[
 _Name = TypeVar("_Name")
 _Scheme = TypeVar("_Scheme")
 OVERRIDES = ("modules", "operators")
-OVERRIDE_TAGS = ("[options]", "[none]")
+# Of the members of unions. They stand in pydantic's paths to mistakes, but not in the file.
+UNION_TAGS = ("[one]", "[mapping]")
 
 
 def _kind(override: Any) -> str | None:
     """Return the tag of an override, or None if it is invalid, as an empty mapping is."""
     if override == NOT:
-        return "[none]"
-    return "[options]" if override and isinstance(override, Options | dict) else None
+        return UNION_TAGS[0]
+    return UNION_TAGS[1] if override and isinstance(override, Options | dict) else None
 
 
 Override = TypeAliasType(
     "Override",
     Annotated[
-        Annotated[_Scheme, Tag("[options]")]
-        | Annotated[Literal["none"], Tag("[none]")],
+        Annotated[_Scheme, Tag(UNION_TAGS[1])]
+        | Annotated[Literal["none"], Tag(UNION_TAGS[0])],
         Discriminator(
             _kind,
             custom_error_type="rule",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
     PlainValidator,
+    Tag,
     WithJsonSchema,
 )
 from pydantic.fields import FieldInfo
@@ -23,6 +25,7 @@ from pipeline.backends.options import (
     distinct,
     rule,
 )
+from pipeline.backends.quantize_options import UNION_TAGS
 from pipeline.moments import has_feature
 from pipeline.program.constant_values import wrong_value
 from pipeline.store.files import BUILD_FILES
@@ -43,6 +46,8 @@ LABEL_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 OPERATOR_PATTERN = (
     r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
 )
+# How a device is written in configs. A length in the pattern (`{1,100}`) would take pydantic 50 ms.
+DEVICE_PATTERN = r"^[\w:.,=+@/-]+$"
 # Names don't begin with `_`, which marks private names and Python's own; an exception is
 # ExecuTorch's `_passes`.
 _WORD = r"[A-Za-z][A-Za-z0-9_]*"
@@ -56,6 +61,7 @@ RULES = {
     REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu, without private names",
     IDENTIFIER_PATTERN: "must be the identifier of .pte files, such as ET12",
     RELEASE_PATTERN: 'must be a release in quotes, such as "1.4" or 1.4.1',
+    DEVICE_PATTERN: "must be a device of validate.devices, such as native",
     DIGEST_PATTERN: "must be a BLAKE3 digest: 64 hexadecimal digits",
     LABEL_PATTERN: "must be a string, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
@@ -103,13 +109,7 @@ def _short(name: str) -> str:
 
 def parse_bytes(value: Any) -> Any:
     """Parse a size such as `40MB` to bytes. Raises PydanticCustomError if it isn't one."""
-    parsed = None
-    if isinstance(value, str):
-        parsed = parse_size(value)
-    if parsed is None:
-        size = value
-    else:
-        size = parsed
+    size = parse_size(value) if isinstance(value, str) else value
     if not isinstance(size, int) or not 1 <= size < 2**63:
         units = ", ".join(UNITS)
         raise rule(f"must be a size such as 40MB; units: {units}")
@@ -129,10 +129,7 @@ def _portion(value: Any) -> Any:
 def _by_file(value: Any) -> Any:
     """Return patterns by file name; a single file's name may be omitted."""
     if isinstance(value, bool):
-        if value:
-            value = ["*"]
-        else:
-            value = {}
+        value = ["*"] if value else {}
     if isinstance(value, list | tuple):
         value = {WEIGHTS_FILE: value}
     if not isinstance(value, dict):
@@ -152,16 +149,8 @@ ALGORITHMS = ("greedy", "greedy_without_overlap", "naive")  # of memory planning
 
 
 def _algorithms(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        names = value
-    else:
-        names = [value]
-    are_valid = bool(names)
-    for name in names:
-        is_valid = isinstance(name, str) and (name in ALGORITHMS or is_reference(name))
-        if not is_valid:
-            are_valid = False
-    if not are_valid:
+    names = value if isinstance(value, list | tuple) else [value]
+    if not names or not all(map(_is_algorithm, names)):
         raise rule(
             f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these"
         )
@@ -171,6 +160,10 @@ def _algorithms(value: Any) -> Any:
             'no feature "passes"'
         )
     return distinct(tuple(names))
+
+
+def _is_algorithm(name: Any) -> bool:
+    return isinstance(name, str) and (name in ALGORITHMS or is_reference(name))
 
 
 def is_reference(name: str) -> bool:
@@ -198,12 +191,11 @@ def check_data(value: Any) -> Any:
 
     Raises PydanticCustomError for other data.
     """
+    members = value
     if isinstance(value, dict):
         members = value.values()
-    else:
-        members = value
-    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise rule("must have only string keys, at every level")
+        if not all(isinstance(key, str) for key in value):
+            raise rule("must have only string keys, at every level")
     if isinstance(value, float) and not math.isfinite(value):
         raise rule("must contain finite numbers only")
     for member in members if isinstance(value, dict | list) else ():
@@ -225,6 +217,14 @@ _LEAF: list[dict[str, Any]] = [
 _NESTED: dict[str, Any] = {"anyOf": [*_LEAF, {"type": "array"}]}
 Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
 MethodName = Name
+DeviceName = Annotated[str, Field(pattern=DEVICE_PATTERN), AfterValidator(_short)]
+_Value = TypeVar("_Value")
+# One value for all devices, or one for each device. Errors are about one of the two.
+OrByDevice = Annotated[
+    Annotated[_Value, Tag(UNION_TAGS[0])]
+    | Annotated[dict[DeviceName, _Value], Tag(UNION_TAGS[1])],
+    Discriminator(lambda value: UNION_TAGS[isinstance(value, dict)]),
+]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN)]
 Library = Annotated[Label, AfterValidator(_short_path)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from pipeline.backends.quantize_options import OVERRIDE_TAGS
+from pipeline.backends.quantize_options import UNION_TAGS
 from pipeline.config.fields import (
     RULES,
 )
@@ -35,6 +35,8 @@ _MUST_BE = {
     "greater_than_equal": "must be at least {ge:.15g}",
     "int_type": "must be a whole number",
     "less_than_equal": "must be at most {le:.15g}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must not be empty",
     "string_type": "must be a string",
     "string_unicode": "must be a string",
     "too_short": "must name at least one",
@@ -67,8 +69,8 @@ def collected(mistakes: Mistakes, *place: str) -> Iterator[set[int | str]]:
     except ValidationError as invalid:
         places = {mistake["loc"][:1] for mistake in mistakes}
         for error in invalid.errors(include_url=False):
-            # pydantic adds these to paths through mappings and unions; they are not in the file.
-            loc = tuple(s for s in error["loc"] if s not in ("[key]", *OVERRIDE_TAGS))
+            # pydantic adds `[key]` to paths into mappings.
+            loc = tuple(s for s in error["loc"] if s not in ("[key]", *UNION_TAGS))
             if error["type"] == "mistake":
                 context = dict(error["ctx"])
                 fault = context.pop("what")
@@ -91,9 +93,7 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
     kind = error["type"]
     value = error["input"]
     context = error.get("ctx", {})
-    key = ""
-    if error["loc"]:
-        key = str(error["loc"][-1])
+    key = str(error["loc"][-1]) if error["loc"] else ""
     if kind == "missing":
         return "is missing", REMEDIES.get(key, "")
     if kind in ("literal_error", "unknown"):
@@ -116,8 +116,7 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
     if kind == "string_type" and isinstance(value, int | float):
         hint = "quote it"
     elif kind == "tuple_type":
-        single_word = re.fullmatch(r"[\w.:/-]{1,60}", word(value))
-        if single_word:
+        if re.fullmatch(r"[\w.:/-]{1,60}", word(value)):
             hint = f"write [{value}]"
         else:
             hint = REMEDIES.get(key, "")

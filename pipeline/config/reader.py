@@ -105,14 +105,12 @@ class Reader:
             mistakes.add(f"is {shown(data)}, must be a mapping", _how_to_write(model))
             return None
         root = model is self._root
-        if root:
-            unwritten = self._given
-        else:
-            unwritten = {}
-        fields = []
-        for field_name, info in model.model_fields.items():
-            if field_name not in unwritten:
-                fields.append(info.alias or field_name)
+        unwritten = self._given if root else {}
+        fields = [
+            info.alias or field_name
+            for field_name, info in model.model_fields.items()
+            if field_name not in unwritten
+        ]
         if root:
             more = self._more_keys
         elif model is MethodConfig:
@@ -123,15 +121,11 @@ class Reader:
         for key, value in data.items():
             feature = _missing_feature(model, word(key))
             if key not in fields and not feature:
-                suggestion = did_you_mean(word(key), [*fields, *more])
-                hint = next(call_all("explain_key", model, word(key)), "")
-                if hint:
-                    hint = f"{hint}; {suggestion}"
-                else:
-                    hint = suggestion
+                hints = [*call_all("explain_key", model, word(key))]
+                hints.append(did_you_mean(word(key), [*fields, *more]))
                 mistakes.add(
                     f"unknown key {shown(key)}",
-                    hint,
+                    "; ".join(filter(None, hints)),
                     key=key,
                 )
             elif value is None:
@@ -233,9 +227,7 @@ class Reader:
         elif not isinstance(options, dict) or not all(
             isinstance(key, str) for key in options
         ):
-            loc: tuple[str, ...] = (name,)
-            if factory:
-                loc = (FACTORY, name)
+            loc = (FACTORY, name) if factory else (name,)
             mistakes.add(f"is {shown(options)}, must be a mapping of options", loc=loc)
         else:
             return validate({"reference": name, "options": options, "factory": factory})

@@ -24,10 +24,10 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
     """Describe the values of an option in YAML's terms."""
     if "$ref" in part:
         return describe_values(definition_of(part, definitions), definitions)
-    if "anyOf" in part:
+    if branches := part.get("anyOf", part.get("oneOf")):
         kinds = [
             describe_values(branch, definitions)
-            for branch in part["anyOf"]
+            for branch in branches
             if branch.get("type") != "null"
         ]
         return " or ".join(dict.fromkeys(kinds))

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from pipeline.config.fields import Size
+from pipeline.config.fields import OrByDevice, Size
 from pipeline.features.gates.gate import GateSubject, Json, Measured
 
-_Device = Annotated[str, StringConstraints(pattern=r"^[\w:.,=+@/-]{1,100}$")]
 _Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Portion = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # One limit for all devices of the package, or one per device.
-Sizes = Size | dict[_Device, Size]
-Times = _Milliseconds | dict[_Device, _Milliseconds]
-Portions = _Portion | dict[_Device, _Portion]
+Sizes = OrByDevice[Size]
+Times = OrByDevice[_Milliseconds]
+Portions = OrByDevice[_Portion]
 
 
 def iter_limits(limit: Any, run: Json) -> Iterator[tuple[str, Any]]:

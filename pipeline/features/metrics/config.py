@@ -10,7 +10,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pipeline.backends.options import Options, rule
-from pipeline.config.fields import SHARE_PATTERN, MethodName, Name, Portion
+from pipeline.config.fields import (
+    SHARE_PATTERN,
+    DeviceName,
+    MethodName,
+    Name,
+    Portion,
+)
 
 
 def _parse_figure(value: Any) -> Any:
@@ -69,7 +75,7 @@ class MetricLimits(Options):
 
     Example: classify
     """
-    device: Annotated[str, Field(pattern=r"^[\w:.,=+-]{1,100}$")] | None = None
+    device: DeviceName | None = None
     """The device from `validate.devices` that runs the package; by default, ExecuTorch's Python
     bindings run it on this machine.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from pipeline.backends.options import distinct, rule
+from pipeline.config.fields import OrByDevice
 from pipeline.features.native.target_devices import DEVICE_PATTERN
 
 
@@ -24,6 +25,7 @@ _Device = Annotated[
 ]
 _Calls = Annotated[int, Field(ge=1, le=10_000)]
 _Repeats = Annotated[int, Field(ge=2, le=10_000)]
+_RepeatsOfDevices = OrByDevice[_Repeats]
 _WarmUp = Annotated[int, Field(ge=0, le=1000)]
 _Pause = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)]
 _Devices = Annotated[
@@ -91,7 +93,7 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     return {
         "devices": (_Devices, field),
         "device_calls": (_Calls | None, calls),
-        "device_repeats": (_Repeats | dict[_Device, _Repeats] | None, repeats),
+        "device_repeats": (_RepeatsOfDevices | None, repeats),
         "device_warm_up": (_WarmUp, warm_up),
         "device_pause": (_Pause, pause),
     }
