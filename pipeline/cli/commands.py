@@ -81,10 +81,7 @@ def _find_verbs() -> tuple[dict[str, Command], dict[str, Command]]:
     verbs_anywhere: dict[str, Command] = {}
     for feature in find_features():
         for verb in feature.verbs:
-            if verb.anywhere:
-                table = verbs_anywhere
-            else:
-                table = verbs
+            table = verbs_anywhere if verb.anywhere else verbs
             table[verb.name] = verb
     return verbs, verbs_anywhere
 

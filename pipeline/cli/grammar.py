@@ -103,10 +103,7 @@ def _find_targets_of(plan: Plan, word: str) -> list[Target]:
 
 def _fitting_methods(word: str, methods: Sequence[str]) -> list[str]:
     """Return the methods that a word stands for; `a+b` names methods that are compiled together."""
-    if word in methods:
-        patterns = [word]
-    else:
-        patterns = word.split("+")
+    patterns = [word] if word in methods else word.split("+")
     fitting = []
     for method in methods:
         if any(fits_word(method, pattern) for pattern in patterns):

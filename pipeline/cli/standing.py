@@ -108,10 +108,7 @@ def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
                     names += _methods_of(package_verdict, verdict)
             if not names:
                 continue
-            if accepted:
-                word = f"{verdict} (allowed)"
-            else:
-                word = verdict
+            word = f"{verdict} (allowed)" if accepted else verdict
             token = verdict.replace(" ", "-")
             if accepted:
                 remedy = ""

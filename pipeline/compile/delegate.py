@@ -48,10 +48,7 @@ def make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
     for name, method_partitioners in partitioners.items():
         for turn, partitioner in enumerate(method_partitioners):
             spec = getattr(partitioner, "delegation_spec", None)
-            if spec is not None:
-                backend_id = spec.backend_id
-            else:
-                backend_id = _ANY
+            backend_id = spec.backend_id if spec is not None else _ANY
             if spec is None or sees_all_methods(backend_id):
                 calls.setdefault((turn, backend_id), []).append(name)
     groups = list(calls.values())

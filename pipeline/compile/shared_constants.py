@@ -70,10 +70,7 @@ def separate_constants(
             if isinstance(user.target, torch._ops.HigherOrderOperator):
                 user.replace_input_with(placeholders[name], copied_placeholder)
         target = f"{spec.target}_of_branches"
-        if spec.target in constants:
-            values = constants
-        else:
-            values = state
+        values = constants if spec.target in constants else state
         values[target] = values[spec.target]
         arg = dataclasses.replace(spec.arg, name=copied_placeholder.name)
         specs.append(dataclasses.replace(spec, arg=arg, target=target))

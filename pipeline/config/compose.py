@@ -136,10 +136,7 @@ class Folder:
 
 
 def shown_file(path: Path) -> str:
-    if path.parent.name:
-        name = f"{path.parent.name}/{path.name}"
-    else:
-        name = path.name
+    name = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     return one_line(name)
 
 
@@ -228,10 +225,7 @@ class Composition:
         wrong = self._variables.wrong
         if extends is None:
             return
-        if isinstance(extends.value, list):
-            items = extends.value
-        else:
-            items = [extends]
+        items = extends.value if isinstance(extends.value, list) else [extends]
         are_names = all(
             not isinstance(item.value, list | dict | None) for item in items
         )

@@ -253,10 +253,7 @@ class ValidateConfig(Limits):
         The default depends on whether it is quantized, and whether dynamically.
         """
         method_cases = self.methods.get(method, MethodLimits()).cases
-        if method_cases is None:
-            chosen = self.cases
-        else:
-            chosen = method_cases
+        chosen = self.cases if method_cases is None else method_cases
         if chosen is not None:
             return tuple(case for case in CASES if case in chosen)
         if not quantized:

@@ -270,10 +270,7 @@ class _Constructor:
         else:
             value = self._mapping(node, path)
         # With aliases expanded, it can nest deeper than the file does.
-        if isinstance(value, list):
-            members = value
-        else:
-            members = value.values()
+        members = value if isinstance(value, list) else value.values()
         height = size = 1
         for member in members:
             height = max(
@@ -316,10 +313,7 @@ class _Constructor:
         return {**merged, **members}
 
     def _merged(self, node: Any, path: str) -> dict[Any, Node]:
-        if isinstance(node, yaml.SequenceNode):
-            sources = node.value
-        else:
-            sources = [node]
+        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         if not all(isinstance(source, yaml.MappingNode) for source in sources):
             self._wrong(node, path, "`<<` must be a mapping or a list of mappings")
             return {}

@@ -222,10 +222,7 @@ class Models:
         with reading(path):
             content = digests.hash(path)
         declared = self.declared(export)
-        if declared:
-            files = declared.find(self.finder.places, where)
-        else:
-            files = []
+        files = declared.find(self.finder.places, where) if declared else []
         entry = store.get_by_key(reads_key(export, content))
         for reads in parse_records(entry.result if entry else {}) or [Reads()]:
             inputs = ExportInputs(

@@ -160,10 +160,7 @@ class Places:
             return False
         if _is_in_memory(path):
             return True
-        if within(path, self.root):
-            excluded = self._inside
-        else:
-            excluded = self._outside
+        excluded = self._inside if within(path, self.root) else self._outside
         return path in self.installed or not excluded.hold(path)
 
     def spell(self, path: str) -> str:

@@ -116,10 +116,7 @@ def _register_operators(document: Any, entry: str) -> None:
         if reason:
             raise ValueError(f"{message}: {reason}")
         library = likely_library(name)
-        if library:
-            remedy = f"{library} does; {REMEDY}"
-        else:
-            remedy = REMEDY
+        remedy = f"{library} does; {REMEDY}" if library else REMEDY
         raise ValueError(f"{message}; {remedy}")
 
 
@@ -127,10 +124,7 @@ def _load_tensors(
     reader: ArchiveReader, kind: str, entry: str, without_pickle: bool, mapped: bool
 ) -> dict[str, torch.Tensor]:
     """Return the weights or constants by name. Tensors stored in one member share its memory."""
-    if mapped:
-        read_storage = map_storage
-    else:
-        read_storage = load_storage
+    read_storage = map_storage if mapped else load_storage
     storages: dict[str, torch.UntypedStorage] = {}
     tensors: dict[str, torch.Tensor] = {}
     for name, record in reader.payloads(kind, entry).items():

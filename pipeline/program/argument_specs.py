@@ -97,10 +97,7 @@ def make_leaf(
 ) -> Leaf:
     """Return the leaf that describes a fake tensor, a symbolic number or a constant."""
     if isinstance(value, torch.Tensor):
-        if ordered:
-            order = value.dim_order()
-        else:
-            order = range(value.ndim)
+        order = value.dim_order() if ordered else range(value.ndim)
         return TensorSpec(
             value.dtype,
             tuple(map(make_extent, value.shape)),
@@ -200,10 +197,7 @@ def _check_sizes(pairs: Sequence[tuple[Argument, Any]]) -> Iterator[str]:
         elif len(expected.free_symbols) == 1 and expected.is_polynomial():
             yield f"{shown}, must be {expected} for a whole number"
         elif value < extent.least or is_too_large:
-            if greatest is None:
-                limit = ""
-            else:
-                limit = f" and at most {greatest}"
+            limit = "" if greatest is None else f" and at most {greatest}"
             yield f"{shown}, must be at least {extent.least}{limit}"
 
 

@@ -52,10 +52,7 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
     Raises:
         PipelineError: there are no calls, or some aren't valid; the error lists all mistakes.
     """
-    if isinstance(value, list):
-        calls = value
-    else:
-        calls = [value]
+    calls = value if isinstance(value, list) else [value]
     input_sets: list[InputSet] = []
     mistakes: list[str] = []
     if not calls:

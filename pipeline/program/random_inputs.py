@@ -174,10 +174,7 @@ def _size_ranges(
             examples = [max(least, 1)]
         if symbol in fixed:
             least = greatest = examples[-1]
-        if greatest != 0:
-            least = max(least, 1)
-        else:
-            least = 0
+        least = max(least, 1) if greatest != 0 else 0
         if greatest is None:
             greatest = max(examples)
         else:
@@ -285,10 +282,7 @@ def fill_random(
 ) -> torch.Tensor:
     """Return a random tensor, distributed as `generate_inputs` describes."""
     if is_floating(like.dtype):
-        if like.dtype.is_complex:
-            kind = torch.complex64
-        else:
-            kind = torch.float32
+        kind = torch.complex64 if like.dtype.is_complex else torch.float32
         return torch.randn(shape, dtype=kind, generator=generator)
     if like.dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.5
@@ -322,10 +316,7 @@ def fill_large(
     """
     if is_floating(like.dtype):
         narrow = torch.finfo(like.dtype).max < 2.0**64
-        if narrow:
-            power = min(exponent, _MOST_OF_HALF)
-        else:
-            power = exponent
+        power = min(exponent, _MOST_OF_HALF) if narrow else exponent
         return fill_random(like, shape, examples, generator) * 2.0**power
     return torch.full(
         shape,

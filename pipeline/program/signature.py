@@ -90,10 +90,7 @@ def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
     paths, _ = pytree.tree_flatten_with_path(tree)
     values = []
     for (path, _), node in zip(paths, returned, strict=True):
-        if isinstance(node, Node):
-            value = node.meta["val"]
-        else:
-            value = node
+        value = node.meta["val"] if isinstance(node, Node) else node
         values.append((pytree.keystr(path), value))
     return values
 
@@ -143,10 +140,7 @@ def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "") -
     pairs, mistakes = pair_leaves(program, inputs, leaf_signature(program))
     mistakes += check_values(pairs)
     if mistakes:
-        if method:
-            label = f"{method}: {inputs.origin}"
-        else:
-            label = inputs.origin
+        label = f"{method}: {inputs.origin}" if method else inputs.origin
         raise PipelineError(*(f"{label}: {mistake}" for mistake in mistakes))
 
 

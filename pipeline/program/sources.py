@@ -63,10 +63,7 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
     candidates: dict[str, list[ModelSource]] = {}
     wrong: dict[str, str] = {}
     try:
-        if models.is_dir():
-            paths = sorted(models.iterdir())
-        else:
-            paths = []
+        paths = sorted(models.iterdir()) if models.is_dir() else []
     except OSError as error:
         raise SourceError(f"{models.name}/: {unreadable(error)}") from error
     for path in paths:
@@ -230,10 +227,7 @@ def _read_methods(path: Path, describe: Describe) -> dict[str, MethodSource]:
     is_single = [program.entry for program in facts.programs] == [_SINGLE_NAME]
     methods = {}
     for program in facts.programs:
-        if is_single:
-            method = _SINGLE_METHOD
-        else:
-            method = program.entry
+        method = _SINGLE_METHOD if is_single else program.entry
         methods[method] = MethodSource(
             path,
             program.entry,

@@ -94,10 +94,7 @@ class _Storages:
         """Return the storage that a persistent id of the pickle refers to."""
         kind, storage_type, key, _, count = persistent_id
         is_untyped = storage_type is torch.UntypedStorage
-        if is_untyped:
-            dtype = torch.uint8
-        else:
-            dtype = storage_type.dtype
+        dtype = torch.uint8 if is_untyped else storage_type.dtype
         if kind != "storage" or not isinstance(key, str) or type(count) is not int:
             raise ValueError(f"has a reference to {kind!a}, which is not a storage")
         name = f"data/{key}"

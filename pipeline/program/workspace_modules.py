@@ -203,10 +203,7 @@ def is_from(module: ModuleType, folder: Path) -> bool:
 
 def own_name(package: str, path: Path) -> str:
     """Return a valid module name in a package for a file of any name."""
-    if path.stem == "__init__":
-        stem = path.parent.name
-    else:
-        stem = path.stem
+    stem = path.parent.name if path.stem == "__init__" else path.stem
     return f"{package}.{stem.replace('.', '_')}"
 
 

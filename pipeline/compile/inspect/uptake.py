@@ -35,10 +35,7 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> dict[str,
     calls = [node for node in calls if not only_moves(node)] or calls
     taken_calls = sum(TAG in node.meta for node in calls)
     # Reasons for the calls that were left matter only if none was taken.
-    if taken_calls:
-        refusals = []
-    else:
-        refusals = _find_refusals(spec.backend.name, calls)
+    refusals = [] if taken_calls else _find_refusals(spec.backend.name, calls)
     return {
         "partitioner": spec.name,
         "offered": len(calls),
@@ -58,10 +55,7 @@ def measure_kernels(
     kernel_calls = sum(kernels.values())
     undelegated = Counter({} if kernel_calls else delegation["undelegated"])
     is_quantized = any(name.startswith("quantized_decomposed.") for name in undelegated)
-    if is_quantized:
-        reason = ""
-    else:
-        reason = NOT_QUANTIZED
+    reason = "" if is_quantized else NOT_QUANTIZED
     refusals = [
         {"operator": name, "calls": calls, "reason": reason}
         for name, calls in undelegated.most_common(MOST_REFUSALS)

@@ -90,10 +90,7 @@ def write_source(source: MethodSource, root: Path) -> dict[str, Any]:
 
     Its archive is a path in the workspace, or "" for a blob of the store.
     """
-    if source.exported:
-        archive = ""
-    else:
-        archive = str(source.archive.relative_to(root))
+    archive = "" if source.exported else str(source.archive.relative_to(root))
     return {**source._asdict(), "archive": archive}
 
 
