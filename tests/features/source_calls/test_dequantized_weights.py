@@ -16,14 +16,15 @@ DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 class Quantized(torch.nn.Module):
     """A linear layer with 8-bit weights, and 8-bit state that each call changes."""
 
-    def __init__(self):
+    def __init__(self, scale=0.01, first=-60):
         super().__init__()
-        weights = torch.arange(-60, 60, dtype=torch.int8).reshape(10, 12)
+        weights = torch.arange(first, first + 120, dtype=torch.int8).reshape(10, 12)
+        self.scale = scale
         self.register_buffer("weight", weights)
         self.register_buffer("kept", torch.ones(10, dtype=torch.int8))
 
     def forward(self, x):
-        weight = DEQUANTIZE(self.weight, 0.01, 3, -128, 127, torch.int8)
+        weight = DEQUANTIZE(self.weight, self.scale, 3, -128, 127, torch.int8)
         kept = DEQUANTIZE(self.kept, 0.5, 0, -128, 127, torch.int8)
         self.kept.add_(1)
         return torch.nn.functional.linear(x, weight) + kept
@@ -106,11 +107,38 @@ def test_weights_of_the_method_that_runs_come_first(calls, monkeypatch):
     monkeypatch.setattr(dequantized_weights, "MOST_BYTES", 4 * 120)
     weights = DequantizedWeights()
     inputs = InputSet((torch.ones(2, 12),), {}, "an example")
-    sources = [Source(make_program(Quantized(), (2, 12))) for _ in range(2)]
+    sources = [Source(make_program(Quantized(first=n), (2, 12))) for n in (-60, -59)]
     for source in sources:
         weights.serve(source)
     for place in (0, 0, 1, 1, 0):
         sources[place].run(inputs)
+    assert len(calls) == 3
+
+
+def test_methods_share_weights_of_the_same_content(calls):
+    """Neither other integers nor another scale are the same content."""
+    weights = DequantizedWeights()
+    inputs = InputSet((torch.ones(2, 12),), {}, "an example")
+    modules = [Quantized(), Quantized(), Quantized(first=-59), Quantized(scale=0.02)]
+    for module in modules:
+        program = make_program(module, (2, 12))
+        plain, served = Source(program), Source(program)
+        weights.serve(served)
+        for _ in range(2):
+            assert torch.equal(served.run(inputs)[0], plain.run(inputs)[0])
+    assert len(calls) == 3
+
+
+def test_a_shared_weight_that_one_method_changes_is_made_again_for_all(calls):
+    weights = DequantizedWeights()
+    inputs = InputSet((torch.ones(12),), {}, "an example")
+    programs = [make_program(Changing(), 12) for _ in range(2)]
+    plain = Source(programs[0]).run(inputs)[0]
+    sources = [Source(program) for program in programs]
+    for source in sources:
+        weights.serve(source)
+    for place in (0, 1, 0):
+        assert torch.equal(sources[place].run(inputs)[0], plain)
     assert len(calls) == 3
 
 
