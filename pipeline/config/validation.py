@@ -258,16 +258,12 @@ class ValidateConfig(Limits):
             return tuple(case for case in CASES if case in chosen)
         if not quantized:
             return CASES
-        if dynamic:
-            return _CASES_OF_DYNAMIC
-        return _CASES_OF_STATIC
+        return _CASES_OF_DYNAMIC if dynamic else _CASES_OF_STATIC
 
     def select_random(self, method: str) -> bool:
         """Return whether a method is declared to sample: its own setting, else the package's."""
         method_random = self.methods.get(method, MethodLimits()).random
-        if method_random is None:
-            return self.random
-        return method_random
+        return self.random if method_random is None else method_random
 
     def select_limits(self, method: str) -> Limits:
         """Return the limits of a method, its own or the package's; both tolerances or neither."""

@@ -96,10 +96,9 @@ def compare(actual: Any, expected: Any) -> OutputError:
 
     Integers and bools are compared exactly. Strings have no distance: they are equal or a mismatch.
     """
-    mismatch = _mismatch(actual, expected)
-    if mismatch is not None:
+    if (mismatch := _mismatch(actual, expected)) is not None:
         return replace(INFINITE, mismatch=mismatch)
-    if expected is None or isinstance(expected, str):
+    if isinstance(expected, str | None):
         return OutputError(0.0, 0.0, math.inf)
     return _measure(torch.as_tensor(actual), torch.as_tensor(expected))
 
@@ -116,9 +115,8 @@ def _mismatch(actual: Any, expected: Any) -> str | None:
 
 def _tensor_mismatch(actual: Tensor, expected: Tensor) -> str | None:
     if actual.dtype != expected.dtype:
-        dtype = str(actual.dtype).removeprefix("torch.")
-        expected_dtype = str(expected.dtype).removeprefix("torch.")
-        return f"dtype {dtype}, must be {expected_dtype}"
+        dtypes = f"dtype {actual.dtype}, must be {expected.dtype}"
+        return dtypes.replace("torch.", "")
     if actual.shape != expected.shape:
         return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
     return None
@@ -144,19 +142,31 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
         return OutputError(
             0.0, 0.0, math.inf, agreement=agreement, rows=rows, nonfinite=sums.nonfinite
         )
-    # Several times as fast as `kthvalue`.
-    greatest = distance.topk(distance.numel() // 1000 + 1).values
     return OutputError(
         float(distance.max()),
         float(distance.mean()),
         sums.sqnr_db,
-        p999_abs=float(greatest[-1]),
+        p999_abs=_find_p999(distance),
         relative=sums.relative(distance),
         cosine=sums.cosine,
         agreement=agreement,
         rows=rows,
         nonfinite=sums.nonfinite,
     )
+
+
+def _find_p999(distance: Tensor) -> float:
+    """Return the 99.9th percentile of distances.
+
+    `topk` is several times as fast as `kthvalue`, and as fast again for the few values that are as
+    large as the largest of a sample.
+    """
+    count = len(distance) // 1000 + 1
+    sample = distance[:: len(distance) // _CHUNK + 1]
+    large = distance[distance >= sample.topk(len(sample) // 500 + 1).values[-1]]
+    if len(large) < count:
+        large = distance
+    return float(large.topk(count).values[-1])
 
 
 def _zero() -> Tensor:
@@ -200,9 +210,9 @@ class _Sums:
 
     @property
     def sqnr_db(self) -> float | None:
-        if not self.magnitude:
-            return None
-        return 10 * float((self.signal / self.noise).log10())
+        return (
+            10 * float((self.signal / self.noise).log10()) if self.magnitude else None
+        )
 
     def relative(self, distance: Tensor) -> float | None:
         if not self.magnitude:
@@ -246,9 +256,7 @@ def greatest_magnitude(value: Any) -> float:
             return greatest
     wide = value.to(torch.complex128 if value.is_complex() else torch.float64)
     finite = wide[wide.isfinite()]
-    if finite.numel():
-        return float(finite.abs().max())
-    return 0.0
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 def iter_chunks(

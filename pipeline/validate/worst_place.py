@@ -46,7 +46,7 @@ def find_worst_place(
     """
     if error.mismatch is not None:
         return WorstPlace(excess=math.inf)
-    if expected is None or isinstance(expected, str):
+    if isinstance(expected, str | None):
         return WorstPlace()
     actual = torch.as_tensor(actual)
     expected = torch.as_tensor(expected)

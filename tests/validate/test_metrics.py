@@ -337,3 +337,19 @@ def test_integers_must_be_equal_whatever_the_limits():
     error = compare(actual, expected)
     faults, ratio = judge_output(error, actual, expected, Limits(min_sqnr=1.0))
     assert faults and ratio == INF
+
+
+@pytest.mark.parametrize("kind", ["random", "few", "ties", "rising", "falling"])
+@pytest.mark.parametrize("size", [1, 2, 999, 1000, 16_385, 60_000])
+def test_the_percentile_of_a_large_output_is_exact(kind, size):
+    """Values that a sample shows to be too small are left out, wherever the largest ones lie."""
+    generator = torch.Generator().manual_seed(size)
+    values = torch.rand(size, generator=generator, dtype=torch.float64)
+    if kind == "few":
+        values[size // 1500 :] = 0.0
+    elif kind == "ties":
+        values = (values * 3).floor()
+    elif kind in ("rising", "falling"):
+        values = values.sort(descending=kind == "falling").values
+    error = compare(values, torch.zeros_like(values))
+    assert error.p999_abs == float(values.topk(size // 1000 + 1).values[-1])
