@@ -161,10 +161,10 @@ def _find_p999(distance: Tensor) -> float:
     `topk` is several times as fast as `kthvalue`, and as fast again for the few values that are as
     large as the largest of a sample.
     """
-    count = len(distance) // 1000 + 1
-    sample = distance[:: len(distance) // _CHUNK + 1]
-    large = distance[distance >= sample.topk(len(sample) // 500 + 1).values[-1]]
-    if len(large) < count:
+    count = distance.numel() // 1000 + 1
+    sample = distance[:: distance.numel() // _CHUNK + 1]
+    large = distance[distance >= sample.topk(sample.numel() // 500 + 1).values[-1]]
+    if large.numel() < count:
         large = distance
     return float(large.topk(count).values[-1])
 
