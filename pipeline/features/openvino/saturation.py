@@ -34,11 +34,12 @@ def warn_of_saturation(
         return ""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     is_limited = limit in _WITHOUT_VNNI
-    if not facts["activations"] or not (is_limited or _lacks_vnni()):
+    if not facts["activations"] or not (is_limited or lacks_vnni()):
         return ""
     return _WARNING.format(limited=" under ONEDNN_MAX_CPU_ISA" if is_limited else "")
 
 
-def _lacks_vnni() -> bool:
+def lacks_vnni() -> bool:
+    """Return whether this is an x86 processor without VNNI, whatever limits its use."""
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
     return is_x86 and "vnni" not in processor()
