@@ -7,6 +7,7 @@ import torch
 from pydantic import ValidationError
 from torch.export import Dim, export
 
+import pipeline.backends  # noqa: F401 - it must be imported before the options of a family
 from pipeline.features.coreml.options import CoreMLOptions
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
