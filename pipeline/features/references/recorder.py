@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch.export import ExportedProgram
 from pipeline.features.references.guarded import Begin
 from pipeline.features.references.random_calls import (
     describe_random_calls,
+    draws_numbers,
     find_random_calls,
 )
 from pipeline.features.references.recording_judge import (
@@ -74,7 +76,8 @@ _EXTREMES: tuple[tuple[str, Fill], ...] = (
 _STEPS = 3  # calls of a method in sequence, if it keeps state
 _MOST_STARTS = 6  # number of such sequences
 _MOST_EXAMPLES = 32
-_RUNS, _RUNS_OF_RANDOM = 2, 6  # as in validate/determinism.py
+# Runs of a reference; more if it draws random numbers, for about this number of seconds.
+_RUNS, _RUNS_OF_RANDOM, _MOST_SECONDS = 2, 64, 5
 _MOST_BYTES = 1 << 28  # of a method's outputs, which the store keeps
 _OTHERWISE_IN_TRAINING = (
     torch.nn.modules.dropout._DropoutNd,
@@ -295,22 +298,27 @@ class ReferenceRecorder:
             return "", []
         draws = bool(find_random_operators(self._programs[method]))
         training = _modules_in_training(self._references[method])
-        # With few draws, runs may agree by chance.
-        runs = _RUNS_OF_RANDOM if draws or training else _RUNS
-        for seed in range(1, runs):
-            (repeated,) = self._run([(method, inputs)], seed)
-            if differs := describe_difference(repeated.outputs, first.outputs):
+        repeated: list[RecordedCall] = []
+        calls = find_random_calls(
+            lambda: repeated.extend(self._run([(method, inputs)], 1)), self._root
+        )
+        differs = describe_difference(repeated[0].outputs, first.outputs)
+        # Runs may agree by chance: a layer may be dropped in few of them.
+        runs = _RUNS_OF_RANDOM if draws or training or draws_numbers(calls) else _RUNS
+        started = monotonic()
+        for seed in range(2, runs):
+            if differs or monotonic() - started > _MOST_SECONDS:
                 break
-        else:
+            (again,) = self._run([(method, inputs)], seed)
+            differs = describe_difference(again.outputs, first.outputs)
+        if not differs:
             return "", []
         random = (
             f"the reference is random: {differs} between two runs on the same inputs"
         )
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
-        elif calls := find_random_calls(
-            lambda: self._run([(method, inputs)]), self._root
-        ):
+        elif calls:
             random += f"; {describe_random_calls(calls)}"
         seeds = range(REPEATS if draws else 0)
         return random, [

@@ -11,7 +11,11 @@ import numpy
 import pytest
 import torch
 
-from pipeline.features.references.random_calls import describe_random_calls, find_random_calls
+from pipeline.features.references.random_calls import (
+    describe_random_calls,
+    draws_numbers,
+    find_random_calls,
+)
 from tests.support.bench import REPOSITORY
 from tests.support.referenced import judge, record
 
@@ -69,3 +73,21 @@ def test_a_reference_that_draws_in_python_fails_with_the_call():
     (failure,) = result.failures
     call = "random.random (tests/features/references/"
     assert f"two runs on the same inputs; it calls {call}" in failure["what"]
+
+
+class RarelyNoisy(torch.nn.Module):
+    def forward(self, x):
+        return x * (2 if random.random() < 0.1 else 1)
+
+
+def test_a_reference_whose_draws_rarely_matter_fails():
+    programs = {"run": torch.export.export(RarelyNoisy(), (torch.ones(2),))}
+    result = judge(record({"run": RarelyNoisy()}, programs), programs)["run"]
+    (failure,) = result.failures
+    assert "the reference is random: output differs by up to 1" in failure["what"]
+
+
+def test_a_clock_draws_no_numbers():
+    calls = find_random_calls(lambda: (time.time(), datetime.datetime.now()), REPOSITORY)
+    assert len(calls) == 2 and not draws_numbers(calls)
+    assert draws_numbers([*calls, "random.random"])
