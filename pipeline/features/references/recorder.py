@@ -76,8 +76,9 @@ _EXTREMES: tuple[tuple[str, Fill], ...] = (
 _STEPS = 3  # calls of a method in sequence, if it keeps state
 _MOST_STARTS = 6  # number of such sequences
 _MOST_EXAMPLES = 32
-# Runs of a reference; more if it draws random numbers, for about this number of seconds.
-_RUNS, _RUNS_OF_RANDOM, _MOST_SECONDS = 2, 64, 5
+# The least number of runs of a reference, and of one that draws random numbers; the latter runs
+# more often, for about this number of seconds.
+_RUNS, _RUNS_OF_RANDOM, _MOST_RUNS, _MOST_SECONDS = 2, 6, 64, 5
 _MOST_BYTES = 1 << 28  # of a method's outputs, which the store keeps
 _OTHERWISE_IN_TRAINING = (
     torch.nn.modules.dropout._DropoutNd,
@@ -298,24 +299,25 @@ class ReferenceRecorder:
             return "", []
         draws = bool(find_random_operators(self._programs[method]))
         training = _modules_in_training(self._references[method])
-        repeated: list[RecordedCall] = []
-        calls = find_random_calls(
-            lambda: repeated.extend(self._run([(method, inputs)], 1)), self._root
-        )
-        differs = describe_difference(repeated[0].outputs, first.outputs)
-        # Runs may agree by chance: a layer may be dropped in few of them.
-        runs = _RUNS_OF_RANDOM if draws or training or draws_numbers(calls) else _RUNS
+        runs = _RUNS_OF_RANDOM if draws or training else _RUNS
+        calls: list[str] = []
+        random = ""
         started = monotonic()
-        for seed in range(2, runs):
-            if differs or monotonic() - started > _MOST_SECONDS:
+        for seed in range(1, _MOST_RUNS):
+            if seed == _RUNS:
+                # The result of this run doesn't count: torch can't compile while it is watched.
+                calls = self._find_random_calls(method, inputs)
+            # Runs may agree by chance: a layer may be dropped in few of them.
+            if seed == runs and (draws or training or draws_numbers(calls)):
+                runs = _MOST_RUNS
+            late = seed >= _RUNS_OF_RANDOM and monotonic() - started > _MOST_SECONDS
+            if random or late or seed >= runs:
                 break
-            (again,) = self._run([(method, inputs)], seed)
-            differs = describe_difference(again.outputs, first.outputs)
-        if not differs:
+            (repeated,) = self._run([(method, inputs)], seed)
+            random = _describe_repetition(repeated, first)
+        if not random:
             return "", []
-        random = (
-            f"the reference is random: {differs} between two runs on the same inputs"
-        )
+        calls = calls or self._find_random_calls(method, inputs)
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
         elif calls:
@@ -324,6 +326,12 @@ class ReferenceRecorder:
         return random, [
             self._run([(method, inputs)], seed)[0].outputs for seed in seeds
         ]
+
+    def _find_random_calls(self, method: str, inputs: InputSet) -> list[str]:
+        def run() -> None:
+            self._run([(method, inputs)], _MOST_RUNS)
+
+        return find_random_calls(run, self._root)
 
     def _locate(self, calls: Sequence[RecordedCall]) -> str:
         """Return where the exported program diverges in the last of these calls.
@@ -355,6 +363,18 @@ class ReferenceRecorder:
             return ""
         finally:
             self._state.restore()
+
+
+def _describe_repetition(repeated: RecordedCall, first: RecordedCall) -> str:
+    """Return how a call differs from an earlier one on the same inputs, or ""."""
+    if repeated.error:
+        return (
+            f"the reference is random: it raises {repeated.error}, but in an earlier run on the "
+            "same inputs it raised nothing"
+        )
+    if differs := describe_difference(repeated.outputs, first.outputs):
+        return f"the reference is random: {differs} between two runs on the same inputs"
+    return ""
 
 
 def _generate_sets(
