@@ -154,9 +154,8 @@ class ReferenceRecorder:
         recordings = {method: self._record(method) for method in self._references}
         for group in self._groups():
             if not any(recordings[method].random for method in group):
-                recordings[group[0]] = self._add(
-                    recordings[group[0]], self._calls_of(group)
-                )
+                for calls in self._sequences_of(group):
+                    recordings[group[0]] = self._add(recordings[group[0]], calls)
         return recordings
 
     def _record(self, method: str) -> Recording:
@@ -202,14 +201,27 @@ class ReferenceRecorder:
         ]
         return [group for group in ordered if len(group) > 1]
 
-    def _calls_of(self, group: Sequence[str]) -> Calls:
-        """Return a sequence of calls: the first method once, then the others repeatedly."""
+    def _sequences_of(self, group: Sequence[str]) -> list[Calls]:
+        """Return sequences of calls of methods that change the same state.
+
+        In the first, the first method is called once, then the others repeatedly. Nothing reads
+        what the last method leaves behind there, so another sequence does.
+        """
         first, *following = group
-        sets = {
-            name: cycle(self._examples[name] or self._generated[name]) for name in group
-        }
-        order = [first, *(name for name in following for _ in range(_STEPS))]
-        return [(name, next(sets[name])) for name in order]
+        orders = [[first, *(name for name in following for _ in range(_STEPS))]]
+        last = group[-1]
+        for name in group[:-1]:
+            if self._reachable[name] & self._changes[last]:
+                orders.append([last, name])
+                break
+        sequences: list[Calls] = []
+        for order in orders:
+            sets = {
+                name: cycle(self._examples[name] or self._generated[name])
+                for name in group
+            }
+            sequences.append([(name, next(sets[name])) for name in order])
+        return sequences
 
     def _add(self, recording: Recording, calls: Calls) -> Recording:
         """Return a recording with a sequence of calls added.
