@@ -275,3 +275,25 @@ def test_a_random_method_fails_without_the_feature_that_judges_it(monkeypatch):
     (failure,) = method.failures
     assert method.verdict == "failed" and not method.random
     assert failure["what"] == 'is random, but this installation has no feature "randomness"'
+
+
+def rarely(share):
+    """Return a function that adds 1 to X in this share of its calls."""
+    return lambda: X + (torch.rand(()) < share)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.02, 0.003])
+def test_draws_that_rarely_matter_may_be_the_source_s_alone(share):
+    draw = rarely(share)
+    for seed in range(8):
+        torch.manual_seed(seed)
+        source = [[draw()] for _ in range(2 * REPEATS)]
+        assert judge_random(["output"], source, [[draw()] for _ in range(REPEATS)]) == []
+
+
+def test_draws_that_matter_too_often_or_never_fail():
+    torch.manual_seed(0)
+    source = [[rarely(0.3)()] for _ in range(2 * REPEATS)]
+    for share in (0.0, 0.8):
+        calls = [[rarely(share)()] for _ in range(REPEATS)]
+        assert judge_random(["output"], source, calls), share
