@@ -412,7 +412,8 @@ class Feature:
             that begins, or "" if it is well-conditioned.
         describe_unwritten: takes a `program.eager.Source`, an input set, how its runs on this input
             set differ, in words or "", and the workspace's folder or None; returns a message if the
-            source reads uninitialized memory, or "". Raises whatever an operator raises.
+            source reads uninitialized memory, or if rare random draws change its outputs, or "".
+            Raises whatever an operator raises.
         locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
             an object like `features.native.device_failure.DeviceFailure`, and a
             `validate.budget.Budget`; returns `features.locating.records.CulpritRecord`s, starting

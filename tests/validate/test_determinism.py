@@ -53,6 +53,41 @@ RANDOM = {
         "aten.rand",
         "random: true",
     ),
+    "a rarely dropped branch": (
+        Calls(lambda x: x + (torch.rand(()) < 0.9) * x.sin()),
+        "aten.rand",
+        "random: true",
+    ),
+    "a rare bernoulli": (
+        Calls(lambda x: x * torch.bernoulli(torch.full((1,), 0.99))),
+        "aten.bernoulli",
+        "random: true",
+    ),
+    "a rare integer": (
+        Calls(lambda x: torch.where(torch.randint(0, 200, (1,)) == 199, -x, x)),
+        "aten.randint",
+        "random: true",
+    ),
+    "a rare choice": (
+        Calls(lambda x: x + (torch.multinomial(torch.tensor([0.02, 0.98]), 1) == 0)),
+        "aten.multinomial",
+        "random: true",
+    ),
+    "a rare dropout": (dropping(1e-4), "aten.dropout in training mode", ".eval()"),
+    "a rare dropout in place": (
+        nn.Sequential(nn.Linear(8, 8), nn.Dropout(1e-4, inplace=True)),
+        "aten.dropout_ in training mode",
+        ".eval()",
+    ),
+    "a rare draw in a branch": (
+        Calls(
+            lambda x: torch.cond(
+                x.sum() > -1e9, lambda y: y + (torch.rand(()) > 0.9), lambda y: y * 1.0, (x,)
+            )
+        ),
+        "aten.rand",
+        "random: true",
+    ),
     "bernoulli": (Calls(lambda x: torch.bernoulli(x.sigmoid())), "aten.bernoulli", "random: true"),
     "multinomial": (
         Calls(lambda x: torch.multinomial(x.softmax(-1), 1)),
@@ -138,6 +173,9 @@ class Filled(nn.Module):
 
 
 DETERMINISTIC = {
+    "unused draws": Calls(lambda x: x + 0 * torch.randn(4, 8)),
+    "draws that round off": Calls(lambda x: (x * 0 + torch.rand(4, 8) + 2).floor()),
+    "batch norm without state": nn.BatchNorm1d(8, track_running_stats=False),
     "eval": dropping().eval(),
     "no probability": Calls(lambda x: nn.functional.dropout(x, 0.0, True)),
     "instance norm": nn.Sequential(nn.Unflatten(1, (4, 2)), nn.InstanceNorm1d(4)),
@@ -237,3 +275,25 @@ def test_a_random_method_fails_without_the_feature_that_judges_it(monkeypatch):
     (failure,) = method.failures
     assert method.verdict == "failed" and not method.random
     assert failure["what"] == 'is random, but this installation has no feature "randomness"'
+
+
+def rarely(share):
+    """Return a function that adds 1 to X in this share of its calls."""
+    return lambda: X + (torch.rand(()) < share)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.02, 0.003])
+def test_draws_that_rarely_matter_may_be_the_source_s_alone(share):
+    draw = rarely(share)
+    for seed in range(8):
+        torch.manual_seed(seed)
+        source = [[draw()] for _ in range(2 * REPEATS)]
+        assert judge_random(["output"], source, [[draw()] for _ in range(REPEATS)]) == []
+
+
+def test_draws_that_matter_too_often_or_never_fail():
+    torch.manual_seed(0)
+    source = [[rarely(0.3)()] for _ in range(2 * REPEATS)]
+    for share in (0.0, 0.8):
+        calls = [[rarely(share)()] for _ in range(REPEATS)]
+        assert judge_random(["output"], source, calls), share

@@ -275,3 +275,43 @@ def test_what_a_config_asks_for():
     written = {"validate": {"sequences": [["decode", "decode"]]}}
     assert parsed(**written).sequences == (("decode", "decode"),)
     assert parsed(**shared, validate={"sequences": []}).sequences == ()
+
+
+class Writes(Of):
+    def forward(self, x):
+        self.state.cache.copy_(x)
+
+
+class Misreads(Of):
+    """Writes other values into the cache than `Writes` and `Prefill` do, and returns the same."""
+
+    def forward(self, x):
+        self.state.cache.copy_(x * 2)
+
+
+class MisreadsPrefill(Of):
+    def forward(self, x):
+        self.state.cache.add_(x)
+        return x * 2
+
+
+@cache
+def package_of(*classes):
+    state = State().eval().requires_grad_(False)
+    own = {f"m{n}": export(each(state), (X,)) for n, each in enumerate(classes)}
+    planning = MemoryPlanningPass(share_mutable_buffers=True)
+    made = lowered(copy.deepcopy(own), None, memory_planning_pass=planning)
+    return own, write("-".join(each.__name__ for each in classes) + ".pte", made.buffer)
+
+
+@pytest.mark.parametrize(("writer", "wrong"), [(Writes, Misreads), (Prefill, MisreadsPrefill)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_method_writes_is_read_whatever_the_order(writer, wrong, is_first):
+    def order(writes):
+        return (writes, Reads) if is_first else (Reads, writes)
+
+    sources, pte = package_of(*order(writer))
+    assert validate(pte, sources).failures == ()
+    assert {m.verdict for m in validate(pte, sources).methods} == {"passed"}
+    _, wrong_pte = package_of(*order(wrong))
+    assert validate(wrong_pte, sources).failures

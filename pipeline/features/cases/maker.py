@@ -7,7 +7,7 @@ differs from that at export.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from pipeline.features.cases.layouts import (
     expand_first,
     lay_out_by,
 )
-from pipeline.program.eager import Source
+from pipeline.program.eager import Source, find_effects
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import base_name
@@ -60,7 +60,8 @@ class CaseMaker:
     - `limits`: the minimum and the maximum of all dynamic sizes, unless random sets have them.
     - `strided`: the first example, or a random set, as views: with the last two dimensions
       transposed, as every second of twice as many values, and in the other memory format.
-    - `expanded`: the same set, with its first slice repeated along a dimension.
+    - `expanded`: the same set, with its first slice repeated along a dimension, except in inputs
+      that the method changes in place: eager mode would change all repetitions at once.
     - `large`: numbers up to 1024 times as large as random ones, or smaller, so that the source
       stays finite and rounding its inputs keeps its outputs within the limits. If the source is
       never finite, both programs must return the same NaN and infinities. Integers stay within the
@@ -207,12 +208,18 @@ class CaseMaker:
             self._add_view("strided", f"strided, {layout}", view)
 
     def add_expanded(self) -> None:
-        self._add_view("expanded", "expanded", expand_first)
+        changed = find_effects(self.source.program).changed
+        self._add_view("expanded", "expanded", expand_first, changed)
 
-    def _add_view(self, case: str, layout: str, view: View) -> None:
+    def _add_view(
+        self, case: str, layout: str, view: View, kept: Collection[int] = ()
+    ) -> None:
+        """Add a set with views of the leaves, except of those at the `kept` positions."""
         base = self.examples[0] if self.examples else self.generator.set(self.number, 2)
         leaves = flatten(self.source.program, base)
-        views = [lay_out_by(view, leaf) for leaf in leaves]
+        views = []
+        for place, leaf in enumerate(leaves):
+            views.append(leaf if place in kept else lay_out_by(view, leaf))
         if all(map(operator.is_, leaves, views)):
             return
         origin = f"generated {self.number} (seed {self.seed}): {layout}"

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from torch.export import ExportedProgram
+from torch.fx import Node
+
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
+from pipeline.program.eager import common_buffers, find_effects
 from pipeline.program.inputs import InputSet
 from pipeline.validate.method import MethodValidator
 from pipeline.validate.references import References
-from pipeline.validate.sequences import rounds
+from pipeline.validate.sequences import rounds, usual_sequences
 
 
 def call_together(
@@ -28,6 +32,9 @@ def call_together(
     """
     first = members[sequence[0]]
     budget = first.budget
+    programs = {name: member.program for name, member in members.items()}
+    if tuple(sequence) in usual_sequences(programs, first.settings.steps):
+        sequence = add_readers(sequence, programs)
     times: Counter[str] = Counter()
     for calls in rounds(
         sequence, {name: member.sets for name, member in members.items()}
@@ -42,7 +49,7 @@ def call_together(
             continue
         try:
             package = Session(files, INTERPRETER)
-            _prepare_together(members, package)
+            _prepare_together(sequence, members, package)
         except DeviceError as error:
             # ExecuTorch's runtime, which loaded the methods, may give a better reason.
             first.result.skipped.append((name, f"the interpreter: {error.reason}"))
@@ -59,7 +66,41 @@ def call_together(
     return True
 
 
-def _prepare_together(members: Mapping[str, MethodValidator], package: Session) -> None:
+def add_readers(
+    sequence: Sequence[str], programs: Mapping[str, ExportedProgram]
+) -> list[str]:
+    """Add calls to the end of a sequence, so that what any method writes is read.
+
+    Otherwise, no comparison would show a wrong value that the last method of a model writes for the
+    others, if its own outputs don't depend on it.
+    """
+    extended = [*sequence]
+    for buffer, names in common_buffers(programs).items():
+        readers = [name for name in names if _returns(programs[name], buffer)]
+        for name in names:
+            if buffer not in find_effects(programs[name]).state or name in readers:
+                continue
+            last = len(extended) - extended[::-1].index(name)
+            if readers and not {*readers} & {*extended[last:]}:
+                extended.append(readers[0])
+    return extended
+
+
+def _returns(program: ExportedProgram, buffer: str) -> bool:
+    """Return whether a program returns anything that it computes from a buffer."""
+    specs = program.graph_signature
+    dependent: set[Node] = set()
+    for node in program.graph.nodes:
+        reads = specs.inputs_to_buffers.get(node.name) == buffer
+        if reads or not dependent.isdisjoint(node.all_input_nodes):
+            dependent.add(node)
+    names = {node.name for node in dependent}
+    return not names.isdisjoint(map(str, specs.user_outputs))
+
+
+def _prepare_together(
+    sequence: Sequence[str], members: Mapping[str, MethodValidator], package: Session
+) -> None:
     """Load methods that share state, and give their sources the same shared state.
 
     Raises:
@@ -83,4 +124,5 @@ def _prepare_together(members: Mapping[str, MethodValidator], package: Session) 
         member.package = package
         member.references = references[method]
         member.calls = calls_so_far
-        member.is_observed = len(members) > 1
+        later_calls = sequence[sequence.index(method) + 1 :]
+        member.is_observed |= any(later != method for later in later_calls)

@@ -1,4 +1,6 @@
-"""Randomness: methods declared as random, judged by how their outputs are distributed."""
+"""Randomness: finds sources that rarely draw numbers that matter, and judges methods declared as
+random by how their outputs are distributed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "randomness",
-    "judge methods that sample (`random: true`) by the distribution of outputs over repeated calls",
+    "judge methods that sample (`random: true`) by the distribution of outputs over repeated "
+    "calls, and detect sources whose runs may agree only by chance, since few draws matter",
+    describe_unwritten="pipeline.features.randomness.draws:describe_rare_draws",
     judge_random="pipeline.features.randomness.judge:judge_random",
 )

@@ -77,6 +77,14 @@ def describe_random_calls(calls: Sequence[str]) -> str:
     return f"it calls {names}: an export keeps the value that tracing saw"
 
 
+def draws_numbers(calls: Sequence[str]) -> bool:
+    """Return whether some of these calls draw random numbers, rather than read a clock."""
+    clocks = tuple(
+        f"{name} " for name in (*_DATES, *(f"time.{name}" for name in _CLOCKS))
+    )
+    return not all(f"{call} ".startswith(clocks) for call in calls)
+
+
 Note = Callable[[str, FrameType | None], None]
 
 

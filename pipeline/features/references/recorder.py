@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch.export import ExportedProgram
 from pipeline.features.references.guarded import Begin
 from pipeline.features.references.random_calls import (
     describe_random_calls,
+    draws_numbers,
     find_random_calls,
 )
 from pipeline.features.references.recording_judge import (
@@ -74,7 +76,9 @@ _EXTREMES: tuple[tuple[str, Fill], ...] = (
 _STEPS = 3  # calls of a method in sequence, if it keeps state
 _MOST_STARTS = 6  # number of such sequences
 _MOST_EXAMPLES = 32
-_RUNS, _RUNS_OF_RANDOM = 2, 6  # as in validate/determinism.py
+# The least number of runs of a reference, and of one that draws random numbers; the latter runs
+# more often, for about this number of seconds.
+_RUNS, _RUNS_OF_RANDOM, _MOST_RUNS, _MOST_SECONDS = 2, 6, 64, 5
 _MOST_BYTES = 1 << 28  # of a method's outputs, which the store keeps
 _OTHERWISE_IN_TRAINING = (
     torch.nn.modules.dropout._DropoutNd,
@@ -150,9 +154,8 @@ class ReferenceRecorder:
         recordings = {method: self._record(method) for method in self._references}
         for group in self._groups():
             if not any(recordings[method].random for method in group):
-                recordings[group[0]] = self._add(
-                    recordings[group[0]], self._calls_of(group)
-                )
+                for calls in self._sequences_of(group):
+                    recordings[group[0]] = self._add(recordings[group[0]], calls)
         return recordings
 
     def _record(self, method: str) -> Recording:
@@ -198,14 +201,27 @@ class ReferenceRecorder:
         ]
         return [group for group in ordered if len(group) > 1]
 
-    def _calls_of(self, group: Sequence[str]) -> Calls:
-        """Return a sequence of calls: the first method once, then the others repeatedly."""
+    def _sequences_of(self, group: Sequence[str]) -> list[Calls]:
+        """Return sequences of calls of methods that change the same state.
+
+        In the first, the first method is called once, then the others repeatedly. Nothing reads
+        what the last method leaves behind there, so another sequence does.
+        """
         first, *following = group
-        sets = {
-            name: cycle(self._examples[name] or self._generated[name]) for name in group
-        }
-        order = [first, *(name for name in following for _ in range(_STEPS))]
-        return [(name, next(sets[name])) for name in order]
+        orders = [[first, *(name for name in following for _ in range(_STEPS))]]
+        last = group[-1]
+        for name in group[:-1]:
+            if self._reachable[name] & self._changes[last]:
+                orders.append([last, name])
+                break
+        sequences: list[Calls] = []
+        for order in orders:
+            sets = {
+                name: cycle(self._examples[name] or self._generated[name])
+                for name in group
+            }
+            sequences.append([(name, next(sets[name])) for name in order])
+        return sequences
 
     def _add(self, recording: Recording, calls: Calls) -> Recording:
         """Return a recording with a sequence of calls added.
@@ -295,27 +311,39 @@ class ReferenceRecorder:
             return "", []
         draws = bool(find_random_operators(self._programs[method]))
         training = _modules_in_training(self._references[method])
-        # With few draws, runs may agree by chance.
         runs = _RUNS_OF_RANDOM if draws or training else _RUNS
-        for seed in range(1, runs):
-            (repeated,) = self._run([(method, inputs)], seed)
-            if differs := describe_difference(repeated.outputs, first.outputs):
+        calls: list[str] = []
+        random = ""
+        started = monotonic()
+        for seed in range(1, _MOST_RUNS):
+            if seed == _RUNS:
+                # The result of this run doesn't count: torch can't compile while it is watched.
+                calls = self._find_random_calls(method, inputs)
+            # Runs may agree by chance: a layer may be dropped in few of them.
+            if seed == runs and (draws or training or draws_numbers(calls)):
+                runs = _MOST_RUNS
+            late = seed >= _RUNS_OF_RANDOM and monotonic() - started > _MOST_SECONDS
+            if random or late or seed >= runs:
                 break
-        else:
+            (repeated,) = self._run([(method, inputs)], seed)
+            random = _describe_repetition(repeated, first)
+        if not random:
             return "", []
-        random = (
-            f"the reference is random: {differs} between two runs on the same inputs"
-        )
+        calls = calls or self._find_random_calls(method, inputs)
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
-        elif calls := find_random_calls(
-            lambda: self._run([(method, inputs)]), self._root
-        ):
+        elif calls:
             random += f"; {describe_random_calls(calls)}"
         seeds = range(REPEATS if draws else 0)
         return random, [
             self._run([(method, inputs)], seed)[0].outputs for seed in seeds
         ]
+
+    def _find_random_calls(self, method: str, inputs: InputSet) -> list[str]:
+        def run() -> None:
+            self._run([(method, inputs)], _MOST_RUNS)
+
+        return find_random_calls(run, self._root)
 
     def _locate(self, calls: Sequence[RecordedCall]) -> str:
         """Return where the exported program diverges in the last of these calls.
@@ -347,6 +375,18 @@ class ReferenceRecorder:
             return ""
         finally:
             self._state.restore()
+
+
+def _describe_repetition(repeated: RecordedCall, first: RecordedCall) -> str:
+    """Return how a call differs from an earlier one on the same inputs, or ""."""
+    if repeated.error:
+        return (
+            f"the reference is random: it raises {repeated.error}, but in an earlier run on the "
+            "same inputs it raised nothing"
+        )
+    if differs := describe_difference(repeated.outputs, first.outputs):
+        return f"the reference is random: {differs} between two runs on the same inputs"
+    return ""
 
 
 def _generate_sets(

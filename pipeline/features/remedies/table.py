@@ -91,10 +91,11 @@ MACHINE = (
         errno.EIO,
     ),
 )
-# Operators that .eval() switches off: in ATen they change buffers or draw random numbers.
+# Operators that .eval() switches off: in ATen they change buffers or draw random numbers. RReLU is
+# lowered to `rrelu_with_noise_functional` in either mode.
 OF_TRAINING = re.compile(
-    r"_?native_batch_norm_legit_functional|_?batch_norm_with_update\w*|rrelu_with_noise\w*"
-    r"|native_dropout|_?fused_moving_avg_obs\w*|bernoulli(?:\.p)?"
+    r"_?native_batch_norm_legit_functional|_?batch_norm_with_update\w*|native_dropout"
+    r"|_?fused_moving_avg_obs\w*|bernoulli(?:\.p)?"
 )
 # The first that fits is used, so the more specific ones come first.
 REMEDIES = (

@@ -25,10 +25,13 @@ _OUTPUT_ORDER = (
     (OutputKind.GRADIENT_TO_PARAMETER,),
     (OutputKind.GRADIENT_TO_USER_INPUT,),
 )
-# Operators that use only the size or the dtype of their first argument.
+# Operators that use only the size or the dtype of their first argument. `copy`, `fill` and `zero`
+# overwrite it.
 _OF_SIZES = frozenset(
     {
+        "copy",
         "empty_like",
+        "fill",
         "full_like",
         "ones_like",
         "zeros_like",
@@ -45,7 +48,7 @@ _OF_SIZES = frozenset(
         "sym_numel",
         "sym_size",
     }
-    | {"sym_stride"}
+    | {"sym_stride", "zero"}
 )
 
 

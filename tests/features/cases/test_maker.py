@@ -195,6 +195,19 @@ def test_an_expanded_set_has_one_value_along_a_dimension():
     assert torch.equal(image, IMAGE[:, :1].expand(IMAGE.shape)) and image.stride()[1] == 0
 
 
+class Written(nn.Module):
+    def forward(self, x, y):
+        x[0] = 7.0
+        return x.sum(-1) + y
+
+
+def test_an_input_that_is_changed_in_place_is_not_expanded():
+    """Eager mode would write to all rows of an expanded input, a package to one."""
+    (case,) = made(of(Written(), torch.randn(4, 8), torch.randn(4)), ["expanded"]).sets
+    x, y = case.args
+    assert x.is_contiguous() and y.stride() == (0,)
+
+
 # Through a package
 
 

@@ -11,7 +11,11 @@ import numpy
 import pytest
 import torch
 
-from pipeline.features.references.random_calls import describe_random_calls, find_random_calls
+from pipeline.features.references.random_calls import (
+    describe_random_calls,
+    draws_numbers,
+    find_random_calls,
+)
 from tests.support.bench import REPOSITORY
 from tests.support.referenced import judge, record
 
@@ -69,3 +73,49 @@ def test_a_reference_that_draws_in_python_fails_with_the_call():
     (failure,) = result.failures
     call = "random.random (tests/features/references/"
     assert f"two runs on the same inputs; it calls {call}" in failure["what"]
+
+
+class RarelyNoisy(torch.nn.Module):
+    def forward(self, x):
+        return x * (2 if random.random() < 0.1 else 1)
+
+
+def test_a_reference_whose_draws_rarely_matter_fails():
+    programs = {"run": torch.export.export(RarelyNoisy(), (torch.ones(2),))}
+    result = judge(record({"run": RarelyNoisy()}, programs), programs)["run"]
+    (failure,) = result.failures
+    assert "the reference is random: output differs by up to 1" in failure["what"]
+
+
+class Once(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factors = iter([2.0, 2.0])  # one for tracing
+
+    def forward(self, x):
+        return x * next(self.factors)
+
+
+def test_a_reference_that_raises_only_later_is_random():
+    module = Once()
+    programs = {"run": torch.export.export(module, (torch.ones(2),))}
+    result = judge(record({"run": module}, programs), programs)["run"]
+    assert "it raises StopIteration" in result.failures[0]["what"]
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x,))
+
+
+def test_watching_calls_does_not_change_what_a_reference_returns():
+    """Torch compiles control flow of a reference, but can't while its calls are watched."""
+    programs = {"run": torch.export.export(Branching(), (torch.ones(2),))}
+    result = judge(record({"run": Branching()}, programs), programs)["run"]
+    assert not result.failures
+
+
+def test_a_clock_draws_no_numbers():
+    calls = find_random_calls(lambda: (time.time(), datetime.datetime.now()), REPOSITORY)
+    assert len(calls) == 2 and not draws_numbers(calls)
+    assert draws_numbers([*calls, "random.random"])

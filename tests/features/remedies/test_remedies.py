@@ -549,6 +549,12 @@ def test_operators_of_two_causes_get_the_advice_of_each(compute):
     assert "core_aten_ops_exceptions: [aten.linalg_qr.default]}`" in text
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_rrelu_is_not_lowered_in_either_mode(training):
+    text = explain(partial(build, Module(lambda self, x: F.rrelu(x, training=training)), X))
+    assert ".eval()" not in text and "replace it with other operators" in text
+
+
 def test_a_name_that_a_library_lacks_is_no_module_to_install():
     text = explain(partial(import_name_of_torch, "LayerOfNobody"))
     assert "the installed torch doesn't have it" in text and "install torch into" not in text

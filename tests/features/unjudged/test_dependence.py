@@ -43,3 +43,22 @@ def test_without_its_state_an_output_depends_on_nothing():
     found = dict(zip(names, find_dependences(program, len(names), ()), strict=True))
     assert found["output['values'][1]"] == "nothing"
     assert found["output['sizes'][0]"] == "nothing"  # its size was fixed by the export
+
+
+class Overwritten(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name in ("zeroed", "filled", "copied"):
+            self.register_buffer(name, torch.ones(3))
+
+    def forward(self, x):
+        self.zeroed.zero_()
+        self.filled.fill_(2.0)
+        self.copied.copy_(x)
+        return self.zeroed * 1, self.filled * 1, self.copied * 1
+
+
+def test_overwritten_state_depends_only_on_what_overwrites_it():
+    program = export(Overwritten(), (torch.randn(3),))
+    state = Source(program).state
+    assert find_dependences(program, 3, state) == ["nothing", "nothing", "values"]
