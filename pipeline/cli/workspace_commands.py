@@ -71,7 +71,10 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
     except CmdParseError as error:  # doit would print all options
-        text = f"{str(error).partition(' (parsing')[0]}; see `doit help`"
+        text = (
+            str(error).partition(" (parsing")[0].removeprefix("Error parsing Command: ")
+        )
+        text = f"{text}; see `doit help`"
         raise InvalidCommand(show_error(text)) from error
 
 
