@@ -74,8 +74,7 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
         text = (
             str(error).partition(" (parsing")[0].removeprefix("Error parsing Command: ")
         )
-        text = f"{text}; see `doit help`"
-        raise InvalidCommand(show_error(text)) from error
+        raise InvalidCommand(show_error(f"{text}; see `doit help`")) from error
 
 
 def _take_options(command: list[str], words: list[str], root: Path) -> list[str]:

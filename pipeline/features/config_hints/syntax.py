@@ -24,8 +24,8 @@ def explain_syntax(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str, st
     if mark and text[mark.index : mark.index + 1] == "\t":
         return mark.line + 1, "contains a tab", "indent YAML with spaces"
     if error.context == "while scanning a quoted scalar" and error.context_mark:
-        line = error.context_mark.line + 1
-        return line, "has a quote that is not closed", "close it, or remove it"
+        opened = error.context_mark.line + 1
+        return opened, "has a quote that is not closed", "close it, or remove it"
     if mark and _is_misaligned(text, error, mark):
         fault = "is indented differently from the lines above it"
         return mark.line + 1, fault, "align it with the other keys of its section"
