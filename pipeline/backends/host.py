@@ -34,7 +34,7 @@ def extra(name: str, *modules: str) -> Requirement:
 
 def sdk(name: str, variable: str, where: str) -> Requirement:
     """Return a requirement for a vendor's SDK, whose folder an environment variable names."""
-    remedy = f"get it from {where} and set {variable} to its folder"
+    remedy = f"get the SDK from {where} and set {variable} to its folder"
     return Requirement(
         name, remedy, lambda: os.path.isdir(os.environ.get(variable) or "")
     )

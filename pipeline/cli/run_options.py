@@ -51,10 +51,9 @@ def take_options(words: Sequence[str]) -> tuple[list[str], RunOptions]:
             flags[flag.replace("process", "n").strip("-")[0]] = value
         jobs = flags.get("n", "0")
         if not jobs.isdecimal():
-            raise getopt.GetoptError(f"-n: '{jobs}' is not a number")
+            raise getopt.GetoptError(f"-n takes a whole number, not '{jobs}'")
     except getopt.GetoptError as error:
-        options = "known: -n NUMBER, -a, -v, --allow VERDICTS"
-        hint = f"{options}; see `doit help {command}`"
+        hint = f"`doit help {command}` lists its options"
         raise PipelineError(f"{command}: {error}; {hint}") from error
     return names, RunOptions(int(jobs), "a" in flags, "v" in flags)
 

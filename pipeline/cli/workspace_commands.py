@@ -71,8 +71,10 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
     except CmdParseError as error:  # doit would print all options
-        text = f"{str(error).partition(' (parsing')[0]}; see `doit help`"
-        raise InvalidCommand(show_error(text)) from error
+        text = (
+            str(error).partition(" (parsing")[0].removeprefix("Error parsing Command: ")
+        )
+        raise InvalidCommand(show_error(f"{text}; see `doit help`")) from error
 
 
 def _take_options(command: list[str], words: list[str], root: Path) -> list[str]:

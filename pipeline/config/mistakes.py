@@ -24,6 +24,8 @@ REMEDIES = {
     "model": "name one of models/",
     "methods": "name every method of the model",
     "partitioners": PORTABLE,
+    "min_delegated_nodes": "write 90% or 0.9",
+    "min_delegated_ops": "write 90% or 0.9",
 }
 # Keyed by pydantic's type of error. Other types get a sentence that is always true.
 _MUST_BE = {
@@ -106,7 +108,7 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         return f"is {shown(value)}, must be one of the known values", hint
     if kind == "rule" and not key:  # about several members
         return error["msg"], ""
-    hint = ""
+    hint = REMEDIES.get(key, "")
     if kind == "rule":
         must = error["msg"]
     elif kind == "string_pattern_mismatch":
@@ -115,11 +117,8 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         must = _MUST_BE.get(kind, "which is not allowed here").format(**context)
     if kind == "string_type" and isinstance(value, int | float):
         hint = "quote it"
-    elif kind == "tuple_type":
-        if re.fullmatch(r"[\w.:/-]{1,60}", word(value)):
-            hint = f"write [{value}]"
-        else:
-            hint = REMEDIES.get(key, "")
+    elif kind == "tuple_type" and re.fullmatch(r"[\w.:/-]{1,60}", word(value)):
+        hint = f"write [{value}]"
     return f"is {shown(value)}, {must}", hint
 
 

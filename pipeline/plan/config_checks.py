@@ -41,8 +41,8 @@ def check_backends(document: Document) -> Iterator[Problem]:
         for where, name in uses:
             if isinstance(name, str) and name in BACKENDS:
                 needs = list(BACKENDS[name].host.missing())
-                lacking = " and ".join(need.what for need in needs)
-                remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
+                lacking = ", ".join(need.what for need in needs)
+                remedies = "; ".join(dict.fromkeys(need.remedy for need in needs))
                 if needs:
                     yield document.problem(
                         where,

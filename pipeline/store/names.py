@@ -13,7 +13,7 @@ from pipeline.store.digest import hash_bytes
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 NAME_RULE = "must be letters, digits, '_', '-' and single dots inside"
 METHOD_NAME = re.compile(rf"(?!.{{129}}){NAME_PATTERN}")
-METHOD_RULE = f"{NAME_RULE}, at most 128"
+METHOD_RULE = f"{NAME_RULE}, at most 128 characters"
 METADATA = "get_metadata"  # the constant method that `emit.metadata` adds
 _LONGEST = 200  # bytes; filesystems take 255, and temporary files have longer names
 _LONGEST_STEM = 160

@@ -199,9 +199,9 @@ def explain_rounding(program: ExportedProgram) -> str:
     if is_quantized(program):
         description += " and quantized values"
     return (
-        f"{description}: {TIMES:g} times what rounding every value anew does to the worst one, "
-        f"{TIMES_NOISE:g} times to all; no closer than {LEAST_ATOL:g} of the greatest, or {units} "
-        "units in the last place"
+        f"{description}: {TIMES:g} times the largest error that rounding every value again causes, "
+        f"and {TIMES_NOISE:g} times its noise; at least {LEAST_ATOL:g} of the largest value, or "
+        f"{units} units in the last place"
     )
 
 

@@ -154,7 +154,10 @@ ARCHIVES = {
 RUN = {
     "raises": ("def export_methods(): raise ValueError('no weights here')", "no weights here"),
     "returns": ("def export_methods(): return [program()]", "export_methods() returned list"),
-    "nameless": ("def export_methods(): return {'a/b': program()}", "method names 'a/b'"),
+    "nameless": (
+        "def export_methods(): return {'a/b': program()}",
+        "cannot name a method: 'a/b' must",
+    ),
     "lacks_function": ("", "has no function export_methods()"),
     "exits": ("import sys\nsys.exit(0)", "SystemExit"),
     "syntax": ("def :", "SyntaxError"),

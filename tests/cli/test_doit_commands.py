@@ -63,6 +63,10 @@ def test_an_empty_folder_becomes_a_workspace(doit, tmp_path):
     assert code == 0 and said.splitlines()[-1] == (
         "`cd shop && doit` builds the package and validates it"
     )
+    code, said = doit(tmp_path, "init", "shops/my shop")
+    assert code == 0 and said.splitlines()[-1].startswith("`cd 'shops/my shop' && doit` builds")
+    code, said = doit(tmp_path, "init", "shop/dodo.py")
+    assert code == 3 and "shop/dodo.py: is a file, not a folder" in said
     config = shop / "partition_configs" / "hello.yaml"
     assert len(config.read_text().splitlines()) == 6
     assert doit(shop, "check") == (0, "1 package: no mistakes\n")
@@ -70,6 +74,8 @@ def test_an_empty_folder_becomes_a_workspace(doit, tmp_path):
     code, said = doit(shop / "models", "check", "../partition_configs/hello.yaml")
     assert code == 1 and said.endswith("check: 1 of 1 package with mistakes [PTE707]\n")
     assert "partition_configs/hello.yaml:6: validate.gates.max_size: " in said
+    code, said = doit(shop, "check", "hello.yaml")
+    assert code == 1 and said == "check: hello.yaml: there is no such config [PTE702]\n"
     before = config.read_bytes()
     code, said = doit(shop, "init")
     assert code == 0 and "partition_configs/hello.yaml: already exists" in said

@@ -122,9 +122,12 @@ def test_verdicts_that_nothing_gives_are_refused_by_the_name_of_the_option():
         ("plan --resolvd", "plan: no option '--resolvd'; did you mean '--resolved'?"),
         (
             "lower pair --frob",
-            "lower: option --frob not recognized; known: -n NUMBER, -a, -v, --allow VERDICTS; ",
+            "lower: option --frob not recognized; `doit help lower` lists its options [PTE704]",
         ),
-        ("lower -n x", "lower: -n: 'x' is not a number; "),
+        ("lower -n x", "-n takes a whole number, not 'x' [PTE704]"),
+        ("-n 1 --frob", "ERROR: option --frob not recognized; see `doit help` [PTE704]"),
+        ("pair -n", "pair: option -n requires argument; `doit help pair` lists its options"),
+        ("info", "ERROR: info: name one task, such as `doit info lower:vision`"),
         (
             "diff --fail-on",
             "diff: --fail-on takes a value; usage: doit diff [--markdown] [--fail-on ",

@@ -21,7 +21,7 @@ _DOCS = "https://docs.pytorch.org/executorch/stable/"
 _SOURCE = "https://github.com/pytorch/executorch/tree/main/"
 PLUGIN = Requirement(
     "a plugin that lowers to it",
-    "write one (docs/guides/writing-a-backend.md)",
+    "write a plugin (docs/guides/writing-a-backend.md)",
     lambda: False,  # a plugin's entry would replace the row
 )
 
@@ -92,7 +92,7 @@ _CUDA = Requirement(
 _TRITON = _module("triton", "pip install triton")
 _GPU = Requirement(
     "an Nvidia GPU",
-    "build on a machine that has one",
+    "build on a machine with an Nvidia GPU",
     # Asking torch would import it.
     lambda: os.path.exists("/dev/nvidia0"),
 )

@@ -38,7 +38,12 @@ def run(
     """
     if language not in LANGUAGES:
         known = did_you_mean(language, LANGUAGES)
-        raise PipelineError(f"--language '{language}': {known}")
+        fault = (
+            f"no language '{language}'"
+            if language
+            else "name a language with --language"
+        )
+        raise PipelineError(f"{fault}; {known}")
     if len(words) != 1:
         raise PipelineError("name one package: doit call-sites vision --language cpp")
     (package,) = known_packages(plan, words)

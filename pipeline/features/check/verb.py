@@ -67,10 +67,14 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 def _packages_of(plan: Plan, word: str) -> list[str]:
     """Return the packages that a config file makes, including those that extend it.
 
-    If the word isn't a config file, returns the word itself.
+    If the word isn't a config file, returns the word itself. Raises PipelineError if it names a
+    YAML file that doesn't exist.
     """
     folder = plan.workspace.configs
     path = find_path(plan, word)
+    is_yaml = path.suffix in (".yaml", ".yml")
+    if is_yaml and not path.exists() and word not in plan.packages:
+        raise PipelineError(f"{word}: there is no such config")
     if path.parent.resolve() != folder.resolve():
         return [word]
     return list(plan.configs.made_by(path.name)) or [word]

@@ -93,5 +93,6 @@ def _show(
     for package, reason in unknown.items():
         yield f"{package}: may depend on it in other ways; {reason}"
     packages = dict.fromkeys(row["package"] for row in rows)
-    sentence = f"{plural(len(packages), 'package')} on {word}"
+    verb = "depends" if len(packages) == 1 else "depend"
+    sentence = f"{plural(len(packages), 'package')} {verb} on {word}"
     yield sentence if packages or exists else f"{sentence}; there is no such file"

@@ -65,7 +65,7 @@ def check_names(module: ModuleType, names: Iterable[Any]) -> None:
     """Raise SourceError for names that methods of a package can't have."""
     names = list(names)
     if wrong := [repr(name) for name in names if not METHOD_NAME.fullmatch(str(name))]:
-        mistake = f"method names {', '.join(wrong)}; {METHOD_RULE}"
+        mistake = f"cannot name a method: {', '.join(wrong)} {METHOD_RULE}"
     elif not are_distinct(names):
         mistake = f"method names {', '.join(sorted(names))}: two of them differ only in case; "
         mistake += "rename one, since archives and some file systems treat both as one"
@@ -105,7 +105,7 @@ def _split(
     references: dict[str, Reference] = {}
     for name, value in returned.items():
         program, reference = _split_pair(value)
-        if not _is_method(value):
+        if not isinstance(name, str) or not _is_method(value):
             return None, {}
         programs[name] = program
         if reference is not None:
@@ -126,11 +126,15 @@ def _is_method(value: Any) -> bool:
 
 
 def _describe_wrong(returned: Any) -> str:
-    """Describe the result of `export_methods`; for a dict, only the values that aren't methods."""
+    """Describe the result of `export_methods`; for a dict, only the items that aren't methods."""
     if not isinstance(returned, Mapping):
         return _describe(returned)
     return _describe(
-        {name: value for name, value in returned.items() if not _is_method(value)}
+        {
+            name: value
+            for name, value in returned.items()
+            if not isinstance(name, str) or not _is_method(value)
+        }
     )
 
 

@@ -75,7 +75,7 @@ def _describe_unrun(figures: Mapping[str, Any]) -> str:
     methods = figures["methods"].items()
     unrun = [name for name, method in methods if method["sqnr_db"] is None]
     if unrun:
-        return f"; without numerics of what did not run: {', '.join(unrun)}"
+        return f"; without numerics for {', '.join(unrun)}: not run here"
     return ""
 
 

@@ -88,7 +88,7 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
         PipelineError: the revision or a package doesn't exist.
     """
     if not words:
-        raise PipelineError(f"affected: since which revision? {_USAGE}")
+        raise PipelineError(f"name a revision: {_USAGE}")
     revision, *names = words
     with ExitStack() as stack:
         reference = open_reference(plan, revision, stack)

@@ -339,7 +339,7 @@ def _unknown_numerics(plan: Plan, package: str, build: Json) -> str:
     if unknown and report.get("files") != files:
         return f"numerics are left out: the current build/{package} is not validated"
     if unknown:
-        return f"numerics are left out of what did not run: {', '.join(unknown)}"
+        return f"numerics of {', '.join(unknown)} are left out: not run here"
     return ""
 
 

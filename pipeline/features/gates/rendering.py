@@ -170,7 +170,9 @@ def heading(comparisons: Sequence[Comparison], refused: int) -> str:
     changed = numbers.pop("changed")
     in_both = changed + unchanged + refused
     counts = []
-    if in_both:
+    if in_both == 1 and not refused:
+        counts.append("1 package changed" if changed else "No package changed")
+    elif in_both:
         counts.append(f"{changed or 'None'} of {plural(in_both, 'package')} changed")
     for change, number in numbers.items():
         if number:

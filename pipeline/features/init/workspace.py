@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -121,9 +123,12 @@ def make_workspace(folder: Path) -> Iterator[str]:
                 write_atomically(path, text.encode())
                 yield f"{name}: new"
     except OSError as error:
-        raise PipelineError(f"{error.filename}: {error.strerror}") from error
+        fault = error.strerror
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            fault = "is a file, not a folder"
+        raise PipelineError(f"{error.filename}: {fault}") from error
     if folder == Path.cwd():
         change_folder = ""
     else:
-        change_folder = f"cd {folder.name} && "
+        change_folder = f"cd {shlex.quote(os.path.relpath(folder))} && "
     yield f"`{change_folder}doit` builds the package and validates it"

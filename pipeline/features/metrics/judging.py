@@ -56,7 +56,7 @@ def _judge_all(measured: Json, limits: Json, places: Json) -> Iterator[dict[str,
             if name != facts["entry"] and set_limits:
                 where = f"validate.metrics.{facts['entry']}"
                 sentence = (
-                    f"{where}: its metric has several values; set the limit on {name}"
+                    f"{where}: its metric returns named values; set the limit on {name}"
                 )
                 yield {**row, "limit": None, "verdict": "failed", "sentence": sentence}
                 continue

@@ -211,7 +211,8 @@ class NativeMeasuring(Measuring):
         by_device = measurement.method_facts.setdefault(method, {}).setdefault(
             FIELD, {}
         )
-        by_device[name] = facts
+        # The method's own verdict may become that of a device.
+        by_device[name] = facts | {"verdict_here": self._verdicts[method]}
 
 
 def _was_run(result: MethodValidation) -> bool:

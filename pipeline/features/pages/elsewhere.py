@@ -20,6 +20,9 @@ def verdict_here(method: Json) -> str:
 
     It is "" if another device failed and nothing else is known.
     """
+    for facts in (method.get("devices") or {}).values():
+        if "verdict_here" in facts:
+            return str(facts["verdict_here"])
     if method["verdict"] != "failed" or not method["failures"]:
         return str(method["verdict"])
     others: set[str] = set()

@@ -19,7 +19,7 @@ from pipeline.report.formatting import NOTHING, decibel, error, milliseconds, pe
 from pipeline.store.sizes import human_size
 
 Json = Mapping[str, Any]
-_NOTHING_SAID = "not said"
+_NOTHING_SAID = "not stated"
 _HERE = "this build's machine"
 # Characters with a meaning in Markdown or HTML.
 _SPECIAL = {ord(letter): f"\\{letter}" for letter in "\\`*_[]<>|#"}
@@ -165,9 +165,14 @@ def _describe_verdicts(report: Json) -> str:
         devices |= dict.fromkeys(method.get("devices") or {})
     rows = []
     for method in report["methods"]:
-        row = [f"`{method['method']}`", method["verdict"]]
+        facts_by_device = method.get("devices") or {}
+        verdict_here = method["verdict"]
+        for facts in facts_by_device.values():
+            # A method that a device failed or didn't run has the verdict of that device.
+            verdict_here = facts.get("verdict_here", verdict_here)
+        row = [f"`{method['method']}`", verdict_here]
         for device in devices:
-            facts = (method.get("devices") or {}).get(device)
+            facts = facts_by_device.get(device)
             row.append(facts["verdict"] if facts else NOTHING)
         rows.append(row)
     return _table(["method", _HERE, *map(_escape, devices)], rows)

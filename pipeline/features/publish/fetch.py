@@ -82,6 +82,10 @@ def fetch_package(
 def _choose(files: Any, index: Json, target: str, model: str) -> Json:
     """Return the release of an index for a target and a model. Raises PipelineError."""
     models = index["targets"].get(target)
+    if not index["releases"]:
+        raise PipelineError(
+            f"{files.shown}: has no {INDEX} with packages; check the address"
+        )
     if models is None:
         known = did_you_mean(target, index["targets"])
         raise PipelineError(f"{files.shown}: {INDEX} has no target '{target}'; {known}")

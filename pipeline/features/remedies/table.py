@@ -196,7 +196,7 @@ REMEDIES = (
     Remedy(
         "missing module",
         r"No module named '(?P<module>\w+)",
-        "install {module} into the build environment, or put {module}.py next to the exporter or "
+        "install {module} into the build environment, or put {module}.py next to this file or "
         "into the workspace folder",
         fits=lambda error: not is_of_installed(error),
     ),

@@ -26,6 +26,7 @@ _WITH_VALUE = (
     *("-n", "--process", "-r", "--reporter", "-o", "--output-file", "-P", "-f"),
     *("--file", "-d", "--dir", "--parallel-type", "--allow", "--db-file", "--backend"),
 )
+_WORKERS = ("-n", "--process")
 _FLAGS = {
     "-x": "fail_fast",
     "--fail-fast": "fail_fast",
@@ -97,7 +98,12 @@ class CommandLine:
             _check_spelling(option)
             self.words.append(word)
             if word in _WITH_VALUE:
-                self.words += itertools.islice(remaining, 1)
+                values = list(itertools.islice(remaining, 1))
+                self.words += values
+                if word in _WORKERS and not all(map(str.isdecimal, values)):
+                    raise PipelineError(
+                        f"{word} takes a whole number, not '{values[0]}'"
+                    )
 
 
 def _check_spelling(option: str) -> None:
@@ -127,6 +133,8 @@ def rewrite(command: str, words: Sequence[str], root: Path) -> list[str]:
     Raises:
         PipelineError: an option has no value or a wrong one, or nothing is selected.
     """
+    if command == "info" and all(word.startswith("-") for word in words):
+        raise PipelineError("info: name one task, such as `doit info lower:vision`")
     if not any(map(_may_matter, words)):
         return list(words)
     if command == "run":
@@ -175,6 +183,8 @@ def _rewrite_run(words: Sequence[str], root: Path) -> list[str]:
     leading = line.words  # doit takes these only before names
     if line.names:
         leading = line.words[: line.words.index(line.names[0])]
+    # doit's own `-v` takes a number, which the core adds if the option comes first.
+    leading = sorted(leading, key=lambda word: word != "-v")
     return [*options, *leading, *names, *_options_of(line)[len(leading) :]]
 
 
@@ -190,7 +200,7 @@ def _run_options(line: CommandLine) -> list[str]:
     options = []
     if line.jobs:
         if not line.jobs[-1].isdecimal():
-            raise PipelineError(f"-j: '{line.jobs[-1]}' is not a number")
+            raise PipelineError(f"-j takes a whole number, not '{line.jobs[-1]}'")
         options += ["-n", line.jobs[-1]]
     if "fail_fast" in line.flags:
         options.append("--no-continue")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.plan.plan import Plan
-from pipeline.report.events import Event
+from pipeline.report.events import DONE, Event
 from pipeline.store.errors import listed
 from pipeline.store.files import is_plain
 from pipeline.store.sizes import human_size
@@ -19,8 +19,9 @@ def describe_full_store(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     store = plan.workspace.store
     if store.cap is None or store.remote is not None:
         return
-    failed = {event.package for event in events if event.outcome == "failed"}
-    packages = {event.package for event in events if event.package} - failed
+    # Nothing was evicted if a result is missing because its action failed or did not run.
+    unbuilt = {event.package for event in events if event.outcome not in DONE}
+    packages = {event.package for event in events if event.package} - unbuilt
     evicted = [name for name in sorted(map(str, packages)) if _is_evicted(plan, name)]
     if evicted:
         yield (

@@ -97,9 +97,12 @@ def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """
     unreferenced: list[str] = []
     reports: dict[str, Mapping[str, Any]] = {}
-    for package in sorted(
-        {str(event.package) for event in events if event.kind == "validate"}
-    ):
+    validated = set()
+    for event in events:
+        # The report of a package that was not validated is from an earlier run.
+        if event.kind == "validate" and event.outcome != "not-run":
+            validated.add(str(event.package))
+    for package in sorted(validated):
         report = read_fitting(plan.workspace.package(package) / REPORT)
         if not report:
             continue

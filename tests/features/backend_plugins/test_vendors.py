@@ -20,7 +20,7 @@ from pipeline.store.workspace import Workspace
 from tests.support.bench import bench_of
 from tools import describe_constructors as describe
 
-_UPGRADE = "pip install 'executorch>=1.5', "
+_UPGRADE = "pip install 'executorch>=1.5'; "
 
 
 def release_needed(name, words):
@@ -31,36 +31,36 @@ def release_needed(name, words):
 # What each needs in addition to a plugin, and where to get it.
 NEEDS = {
     "qualcomm": (
-        "Qualcomm's AI Engine Direct SDK (QNN) and cpuinfo and ",
-        "get it from Qualcomm's developer site and set QNN_SDK_ROOT to its folder, "
-        "pip install py-cpuinfo, ",
+        "Qualcomm's AI Engine Direct SDK (QNN), cpuinfo, ",
+        "get the SDK from Qualcomm's developer site and set QNN_SDK_ROOT to its folder; "
+        "pip install py-cpuinfo; ",
     ),
     "mediatek": (
-        "mtk_converter and mtk_neuron and ",
-        "get MediaTek's NeuroPilot Express SDK from its portal and install its wheels, ",
+        "mtk_converter, mtk_neuron, ",
+        "get MediaTek's NeuroPilot Express SDK from its portal and install its wheels; ",
     ),
     "samsung": (
-        "Samsung's Exynos AI LiteCore SDK and "
-        "executorch.backends.samsung.python.PyEnnWrapperAdaptor and ",
-        "get it from Samsung's developer site and set EXYNOS_AI_LITECORE_ROOT to its folder, "
-        "build executorch from source with the SDK (backends/samsung/build.sh), ",
+        "Samsung's Exynos AI LiteCore SDK, "
+        "executorch.backends.samsung.python.PyEnnWrapperAdaptor, ",
+        "get the SDK from Samsung's developer site and set EXYNOS_AI_LITECORE_ROOT to its folder; "
+        "build executorch from source with the SDK (backends/samsung/build.sh); ",
     ),
     "nxp": (
-        "eiq_neutron_sdk and ",
-        "install NXP's eIQ Neutron SDK as ExecuTorch's examples/nxp/setup.sh does, ",
+        "eiq_neutron_sdk, ",
+        "install NXP's eIQ Neutron SDK as ExecuTorch's examples/nxp/setup.sh does; ",
     ),
     "cuda": (
-        "a CUDA build of torch and triton and an Nvidia GPU and ",
-        "install torch 2.13.0 from PyTorch's index for CUDA, pip install triton, build on a "
-        "machine that has one, ",
+        "a CUDA build of torch, triton, an Nvidia GPU, ",
+        "install torch 2.13.0 from PyTorch's index for CUDA; pip install triton; build on a "
+        "machine with an Nvidia GPU; ",
     ),
-    "metal": ("a Mac and ", "build on macOS, "),
+    "metal": ("a Mac, ", "build on macOS; "),
     "coreai": (
-        f"{release_needed('coreai', 'executorch>=1.5 and ')}coreai_torch and ",
-        f"{release_needed('coreai', _UPGRADE)}install Apple's coreai-torch, ",
+        f"{release_needed('coreai', 'executorch>=1.5, ')}coreai_torch, ",
+        f"{release_needed('coreai', _UPGRADE)}install Apple's coreai-torch; ",
     ),
     "native": (
-        release_needed("native", "executorch>=1.5 and "),
+        release_needed("native", "executorch>=1.5, "),
         release_needed("native", _UPGRADE),
     ),
     "cadence": ("", ""),
@@ -105,7 +105,7 @@ def test_a_use_is_one_line_that_says_what_is_missing_and_where_to_get_it(tmp_pat
     what, remedy = NEEDS[name]
     assert problems(bench) == [
         f"partition_configs/vendor.yaml:8: methods.{first}.partitioners[0]: {name} needs {what}"
-        f"a plugin that lowers to it; {remedy}write one (docs/guides/writing-a-backend.md)"
+        f"a plugin that lowers to it; {remedy}write a plugin (docs/guides/writing-a-backend.md)"
     ]
 
 
@@ -122,7 +122,7 @@ def test_a_quantizer_that_nothing_here_calls_is_told(tmp_path):
     quantize = {"quantizer": "mediatek", "precision": "A8W8"}
     bench, _ = bench_with(tmp_path / "used", **{first: {"quantize": quantize, "partitioners": []}})
     line, needs = problems(bench)
-    assert f"methods.{first}.quantize: mediatek needs mtk_converter and mtk_neuron" in needs
+    assert f"methods.{first}.quantize: mediatek needs mtk_converter, mtk_neuron" in needs
     what = "is mediatek, whose quantizer needs a plugin that is not installed; known: "
     assert f"methods.{first}.quantize.quantizer: {what}" in line
 

@@ -161,7 +161,8 @@ def test_identifiers():
 @pytest.mark.parametrize(
     ("words", "language", "line"),
     [
-        (["vision"], "rust", "--language 'rust': "),
+        (["vision"], "rust", "no language 'rust'; known: cpp, "),
+        (["vision"], "", "name a language with --language; known: cpp, "),
         ([], "cpp", "name one package: doit call-sites vision --language cpp"),
         (["a", "b"], "swift", "name one package"),
     ],

@@ -201,6 +201,15 @@ def test_each_set_of_parameters_is_an_export_of_its_own(bench):
     assert line in bench.output and "Traceback" not in bench.output
 
 
+def test_a_method_name_that_is_not_a_string_is_described():
+    program = export(torch.nn.Tanh(), (torch.ones(1),))
+    module = ModuleType("numbered")
+    module.export_methods = lambda: {"encode": program, 1: program}
+    what = "returned a dict of 1: ExportedProgram; must be a dict of method name to"
+    with pytest.raises(SourceError, match=what):
+        call_export_methods(module, {})
+
+
 def test_method_names_that_differ_by_case_alone_are_told():
     program = export(torch.nn.Tanh(), (torch.ones(1),))
     module = ModuleType("cased")

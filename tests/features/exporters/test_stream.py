@@ -113,7 +113,7 @@ def test_an_archive_that_the_exporter_writes_meanwhile_is_whole(tmp_path):
         ([], "yielded NoneType"),
         (["one"], "yielded str"),
         ([("one", 3)], r"yielded \(str, int\)"),
-        ([("a b", "program")], "method names 'a b'"),
+        ([("a b", "program")], "cannot name a method: 'a b' must be letters"),
         ([("one", "program"), ("One", "program")], "differ only in case"),
         ([("one", "program"), ("one", "program")], "two of them differ only in case"),
     ],

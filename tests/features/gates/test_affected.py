@@ -96,7 +96,7 @@ def test_mistakes_in_a_config_are_the_reason(team):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ((), "affected: since which revision? doit affected <revision> [package ...]"),
+        ((), "name a revision: doit affected <revision> [package ...]"),
         (("none",), "'none' is not a git revision; doit affected <revision> [package ...]"),
         (("master", "pari"), "'pari' is not a package; did you mean 'pair'? known: pair, two"),
     ],

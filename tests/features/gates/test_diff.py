@@ -10,7 +10,7 @@ from pipeline.features.gates.baseline import format_baseline, parse_baseline
 from pipeline.features.gates.comparison import compare_builds
 from pipeline.features.gates.figures import make_build, make_figures
 from pipeline.features.gates.references import _load_records
-from pipeline.features.gates.rendering import describe_unchanged
+from pipeline.features.gates.rendering import describe_unchanged, heading
 from pipeline.store.entries import ActionEntry
 from pipeline.store.files import CONTENTS, MANIFEST
 from pipeline.store.store import Store
@@ -170,6 +170,8 @@ def test_equal_builds_have_no_difference():
     assert comparison.same
     assert comparison.verdict == "asr: no difference from x"
     assert list(comparison.markdown()) == ["**`asr`**: no difference from x"]
+    assert heading([comparison], 0) == "## No package changed"
+    assert heading([comparison] * 2, 0) == "## None of 2 packages changed"
     assert compare_builds("asr", accepted(build()["figures"]), build(), "x").same
 
 
@@ -274,7 +276,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     )
     assert told["lowering.partitioners"].split() == ["lowering.partitioners", "xnnpack", "none"]
     assert built.doit("diff", "HEAD", "--markdown", "pair") == 0
-    assert built.output.startswith("## 1 of 1 package changed")
+    assert built.output.startswith("## 1 package changed")
     assert "**`pair`**: size " in built.output
     assert "| partitions of XnnpackBackend | 1 | 0 | -1 |" in built.output.splitlines()
 

@@ -71,6 +71,7 @@ def test_the_head_says_once_where_several_limits_are_broken(record):
         ({"native": KEPT | {"verdict": "not judged"}, "qemu:max": BROKEN}, {}, "not judged"),
         ({"native": KEPT, "qemu:max": BROKEN}, {"what": "is too large"}, "failed"),
         ({"native": KEPT, "qemu:ma": BROKEN}, {}, "failed"),
+        ({"native": {"verdict": "not run", "verdict_here": "not judged"}}, {}, "not judged"),
     ],
 )
 def test_the_verdict_of_this_machine_is_read_from_the_failures(devices, changes, verdict):

@@ -1,6 +1,6 @@
 """The task metrics of model cards."""
 
-from pipeline.features.publish.card import _describe_metrics
+from pipeline.features.publish.card import _describe_metrics, _describe_verdicts
 
 FACTS = {"metric": "top1", "method": "forward", "methods": [], "samples": 200, "source": 0.9}
 TOP1 = {
@@ -33,3 +33,15 @@ def test_what_is_not_known_of_a_metric_is_left_open():
 
 def test_a_metric_that_was_not_run_is_not_in_the_card():
     assert describe({**FACTS, "not_run": "no data"}) == describe() == []
+
+
+def test_this_machine_has_a_verdict_of_its_own():
+    """A method that a device failed or didn't run has the verdict of that device."""
+    here = {"verdict_here": "passed"}
+    devices = {"native": {"verdict": "not run", **here}, "pi5": {"verdict": "passed", **here}}
+    method = {"method": "forward", "verdict": "not run", "devices": devices}
+    table = _describe_verdicts({"methods": [method, {"method": "plain", "verdict": "passed"}]})
+    assert table.splitlines()[2:] == [
+        "| `forward` | passed | not run | passed |",
+        "| `plain` | passed | – | – |",
+    ]

@@ -248,6 +248,8 @@ def test_an_index_that_is_not_ours(tmp_path):
 def test_fetching_what_is_not_there(tmp_path):
     address = (tmp_path / "hub").as_uri()
     files = open_address(address, tmp_path)
+    with pytest.raises(PipelineError, match=r"/hub: has no packages\.json with packages; check"):
+        fetch_package(address, "ios", folder=tmp_path)
     publish(files, make_release(), make_release("speech", model="speech"))
     for words, line in [
         (("ios",), r"packages\.json has no target 'ios'"),

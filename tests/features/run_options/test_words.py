@@ -31,6 +31,7 @@ def store(monkeypatch, root):
         ("-j4", "-n 4"),
         ("--db-file x lower -k pair -a", "--db-file x lower pair -a"),
         ("-c -q", "-r quiet -c"),
+        ("-n 1 -v pair", "-v -n 1 pair"),
         ("lower -xq", "--no-continue -r quiet lower"),
         (
             "validate --fail-fast --quiet --allow failed",
@@ -76,7 +77,8 @@ def test_doits_own_commands_take_patterns(root):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("lower -j x", "-j: 'x' is not a number"),
+        ("lower -j x", "-j takes a whole number, not 'x'"),
+        ("-n x pair", "-n takes a whole number, not 'x'"),
         ("lower -j", "-j takes a value"),
         ("lower pair -k zzz", "nothing matches -k 'zzz' in these packages: pair"),
         ("quantize -k pair", "nothing matches -k 'pair' in these packages: pair, twin"),

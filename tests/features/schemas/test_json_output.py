@@ -141,9 +141,9 @@ def test_why_of_a_tensor_and_of_nothing(plan):
     roads = ask(plan, "why", "*.weight")[0]["roads"]
     assert {row["road"] for row in roads} == {"weight"} and all(row["lower"] for row in roads)
     (*_, last) = load(VERBS["why"].run)(plan, ["models/nothing.py"])
-    assert last == "0 packages on models/nothing.py; there is no such file"
+    assert last == "0 packages depend on models/nothing.py; there is no such file"
     lines = list(load(VERBS["why"].run)(plan, ["nothing.txt"]))
-    assert lines[-1] == "0 packages on nothing.txt"
+    assert lines[-1] == "0 packages depend on nothing.txt"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ LINE = (
 )
 
 
-@pytest.mark.parametrize("outcome", ["built", "failed"])
+@pytest.mark.parametrize("outcome", ["built", "failed", "not-run"])
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_evicted_compile_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool, outcome: str
