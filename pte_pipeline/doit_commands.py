@@ -41,18 +41,22 @@ _WRITERS = (BufferedRandom, BufferedWriter, TextIOWrapper)
 _KEPT = {*sys.stdlib_module_names, "doit", "pipeline"}
 
 
+def _heeds_interrupts() -> bool:
+    """Return whether Ctrl-C raises KeyboardInterrupt in this thread, the default."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @contextmanager
 def _ending_quietly() -> Iterator[None]:
     """Let Ctrl-C end the process at once during imports.
 
     There is nothing to close yet, and a traceback from the middle of an import helps nobody.
     """
-    is_ours = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
-    if not is_ours or handler is not signal.default_int_handler:
+    if not _heeds_interrupts():
         yield
         return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
     finally:
@@ -121,9 +125,13 @@ class _Door:
                 check_bytecode()
                 claim_pipeline()
                 take_over = import_module(_TAKES_OVER)
-            return take_over.run_command(self, list(in_args), dodo)
+            status = take_over.run_command(self, list(in_args), dodo)
         except KeyboardInterrupt:  # there was nothing to close
-            return _INTERRUPTED
+            status = _INTERRUPTED
+        if status == _INTERRUPTED and _heeds_interrupts():
+            # Everything is closed. A second Ctrl-C must not interrupt Python's own exit.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        return status
 
     def get_backends(self) -> dict[str, Any]:
         """Look up no plugins yet: doit searches all distributions for each kind of plugin, which

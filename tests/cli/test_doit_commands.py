@@ -325,3 +325,23 @@ def test_ctrl_c_during_the_start_ends_without_a_traceback(bench):
     command = [sys.executable, "-c", later]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+
+
+def test_second_ctrl_c_during_the_exit_ends_without_a_traceback(bench):
+    """It comes while Python waits for threads, such as joblib's."""
+    code = (
+        "import os, signal, threading\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from pte_pipeline import doit_commands\n"
+        "from pipeline.cli import workspace_commands\n"
+        "def interrupt():\n    main = threading.main_thread()\n"
+        "    while main.is_alive():\n        main.join(0.05)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n    threading.Event().wait(5)\n"
+        "def interrupted(*_):\n    threading.Thread(target=interrupt).start()\n    return 130\n"
+        "workspace_commands.run_command = interrupted\n"
+        "from doit.doit_cmd import DoitMain\nraise SystemExit(DoitMain().run(['list']))\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=bench("pair").root, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

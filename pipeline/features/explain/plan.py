@@ -115,12 +115,16 @@ def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
     for package in list(members):
         members |= dict.fromkeys(plan.members(package))
     links: dict[str, Status] = {}
+    sound: list[str] = []
     for package in members:
         pending = plan.pending.get((package, "link"))
         if pending is not None:
             links[package] = pending
         elif not plan.problems(package):
-            links[package] = find_status(plan, "link", package)
+            sound.append(package)
+    plan.remember()  # reasons compare the stored descriptions of programs
+    for package in sound:
+        links[package] = find_status(plan, "link", package)
     foreseen: dict[str, Mapping[str, Digest]] = {}
     for package, status in links.items():
         if status.state != "hit":

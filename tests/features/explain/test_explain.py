@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+import torch
 
 from pipeline.features.explain import explain
 from pipeline.features.explain.explain import _describe_time
@@ -114,6 +115,18 @@ def test_tensor_and_module_are_named(built):
     assert "  - decode: tensor shared.weight.bias changed" in told
     assert "  - decode: operators of module at the top changed" in told
     assert "  - encode: operators of module at the top changed" not in told
+
+
+@pytest.mark.parametrize("words", [["plan", "many"], ["explain", "many"]], ids=" ".join)
+def test_tensor_of_a_new_archive_is_named_at_once(tmp_path, words):
+    bench = bench_of("archives", tmp_path)
+    assert bench.doit("lower:many") == 0
+    archive = bench.root / "models" / "many" / "features.pt2"
+    program = torch.export.load(archive)
+    program.state_dict["factor"].mul_(2)
+    torch.export.save(program, archive)
+    assert bench.doit(*words) == 0
+    assert "features: tensor factor changed" in bench.output
 
 
 @pytest.mark.slow
