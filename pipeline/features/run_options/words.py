@@ -98,12 +98,7 @@ class CommandLine:
             _check_spelling(option)
             self.words.append(word)
             if word in _WITH_VALUE:
-                values = list(itertools.islice(remaining, 1))
-                self.words += values
-                if word in _WORKERS and not all(map(str.isdecimal, values)):
-                    raise PipelineError(
-                        f"{word} takes a whole number, not '{values[0]}'"
-                    )
+                self.words += itertools.islice(remaining, 1)
 
 
 def _check_spelling(option: str) -> None:
@@ -180,6 +175,9 @@ def _rewrite_run(words: Sequence[str], root: Path) -> list[str]:
     options = _run_options(line)
     if names and not _is_ours(names[0], root) and names == line.names:
         return list(words)  # a foreign task, which has its own options
+    for option, value in itertools.pairwise(line.words):
+        if option in _WORKERS and not value.isdecimal():
+            raise PipelineError(f"{option} takes a whole number, not '{value}'")
     leading = line.words  # doit takes these only before names
     if line.names:
         leading = line.words[: line.words.index(line.names[0])]
