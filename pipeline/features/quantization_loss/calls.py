@@ -48,7 +48,7 @@ class FloatComparison:
         self._result = calls.result
         self._loss = QuantizationJudge(self._result.outputs, limits, diverges)
         # How far the float program moves, relative to the limits of the config.
-        self._movement: list[Any] = list(call_all("judge_movement"))
+        self._movement: list[Any] = list(call_all("judge_movement", None))
         self._noisiest: Sequence[tuple[str, InputSet]] = ()
         self._least_sqnr = math.inf
 
