@@ -11,7 +11,8 @@ from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
 from pipeline.features.quantization_loss.input_ranges import describe_far_inputs
-from pipeline.features.quantization_loss.judge import QuantizationJudge
+from pipeline.features.quantization_loss.judge import OF_LABELS, QuantizationJudge
+from pipeline.features.quantization_loss.labels import find_labels
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.report.verdicts import PASSED
@@ -46,7 +47,10 @@ class FloatComparison:
         self._calls = calls
         self._quantized = quantized
         self._result = calls.result
-        self._loss = QuantizationJudge(self._result.outputs, limits, diverges)
+        self._labels = find_labels(quantized)
+        self._loss = QuantizationJudge(
+            self._result.outputs, limits, diverges, self._labels
+        )
         # How far the float program moves, relative to the limits of the config.
         self._movement: list[Any] = list(call_all("judge_movement", None))
         self._noisiest: Sequence[tuple[str, InputSet]] = ()
@@ -74,11 +78,14 @@ class FloatComparison:
             for movement in self._movement:
                 movement.add(call.expected, config_limits, call.inputs)
         limits: list[Limits] = []
-        for output_limits in config_limits:
+        for place, output_limits in enumerate(config_limits):
             if generated:
                 limits.append(OutputLimits(integers=True))
             else:  # agreement holds over all examples together
                 set_limits = {**dict(output_limits), "min_agreement": None}
+                if place in self._labels:
+                    unfit = set_limits.keys() - {*OF_LABELS}
+                    set_limits |= dict.fromkeys(unfit)
                 limits.append(OutputLimits(**set_limits, integers=True))
         judged_run = replace(call.run, outputs=errors, limits=tuple(limits))
         ratios = self._calls.fail_beyond(
@@ -118,7 +125,7 @@ class FloatComparison:
         left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
         record = self._loss.judge(failed, len(left_out), bool(result.random))
         record["reason"] += cause
-        still: list[str] = []
+        still = self._loss.find_indifferent_outputs()
         for movement in self._movement:
             still += movement.find_indifferent_outputs(
                 program, result.outputs, result.state, examples
@@ -126,8 +133,9 @@ class FloatComparison:
         # A failure remains a failure, whatever else could not be shown.
         if still and record["verdict"] == PASSED:
             record["verdict"] = "not judged"
+            names = listed(list(dict.fromkeys(still)), 3)
             record["reason"] = (
-                f"its limits could not fail for {listed(still, 3)}: they are wider than the float "
+                f"its limits could not fail for {names}: they are wider than the float "
                 "program moves over all calls; set stricter ones"
             )
         result.quantization = record
