@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from pipeline.config.validation import Limits
 from pipeline.features.quantization_loss.input_ranges import describe_far_inputs
@@ -55,6 +58,7 @@ class FloatComparison:
         self._movement: list[Any] = list(call_all("judge_movement", None))
         self._noisiest: Sequence[tuple[str, InputSet]] = ()
         self._least_sqnr = math.inf
+        self._first_example: InputSet | None = None
 
     def judge_call(
         self, call: Call, calls: Sequence[tuple[str, InputSet]]
@@ -72,6 +76,7 @@ class FloatComparison:
         self._loss.add(call.actual, call.expected, errors, generated)
         if not generated:
             self._note_noise(errors, calls)
+            self._note_inputs(call.inputs)
         config_limits = self._calls.held_to.of_config(call.inputs, call.expected)
         # Extreme inputs move outputs by more than any limit, which shows nothing.
         if not call.run.case:
@@ -101,6 +106,13 @@ class FloatComparison:
             if error.sqnr_db is not None and error.sqnr_db < self._least_sqnr:
                 self._least_sqnr = error.sqnr_db
                 self._noisiest = tuple(calls)
+
+    def _note_inputs(self, inputs: InputSet) -> None:
+        """Record whether an example has other values than the first one."""
+        if self._first_example is None:
+            self._first_example = inputs
+        if not self._loss.inputs_vary:
+            self._loss.inputs_vary = not _have_same_values(self._first_example, inputs)
 
     def release(self) -> None:
         """Release the resources needed only while calls are made."""
@@ -139,3 +151,19 @@ class FloatComparison:
                 "program moves over all calls; set stricter ones"
             )
         result.quantization = record
+
+
+def _have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:
+    if inputs is other_inputs:
+        return True
+    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
+    other_leaves = pytree.tree_leaves((other_inputs.args, other_inputs.kwargs))
+    if len(leaves) != len(other_leaves):
+        return False
+    return all(map(_is_same, leaves, other_leaves))
+
+
+def _is_same(value: Any, other_value: Any) -> bool:
+    if isinstance(value, Tensor) and isinstance(other_value, Tensor):
+        return torch.equal(value, other_value)
+    return bool(type(value) is type(other_value) and value == other_value)

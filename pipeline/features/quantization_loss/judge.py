@@ -36,7 +36,6 @@ class PooledOutput:
 
     def __init__(self, is_label: bool = False) -> None:
         self.is_label = is_label
-        self.has_signal: bool = False
         self.calls: int = 0
         self.values: int = 0
         self.signal: float = 0.0
@@ -64,8 +63,8 @@ class PooledOutput:
         self._add_integers(actual, expected)
         if error.sqnr_db is not None and not self.is_label:
             self.least_sqnr = min(self.least_sqnr, error.sqnr_db)
-        # Integers and text have no noise; `_add_integers` has counted them.
-        if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
+        # Choices and text have no noise; `_add_integers` has counted choices.
+        if not isinstance(expected, Tensor) or expected.is_complex() or self.is_label:
             return
         if error.mismatch is not None or error.disagreeing:
             self.noise = math.inf
@@ -87,11 +86,10 @@ class PooledOutput:
         self.product += float(actual.dot(expected))
 
     def _add_integers(self, actual: Any, expected: Any) -> None:
-        """Count equal integers and bools as agreement: no other figure applies to them."""
+        """Count equal integers and bools as agreement."""
         if not isinstance(expected, Tensor) or expected.dtype.is_floating_point:
             return
         self.is_integer = True
-        self.has_signal |= bool(expected.any())
         self._follow(expected)
         if isinstance(actual, Tensor) and actual.shape == expected.shape:
             self.agreeing += int((actual == expected).sum())
@@ -122,8 +120,7 @@ class PooledOutput:
             return True
         if self.is_label:
             return any(name in OF_LABELS for name in limits if name != "min_agreement")
-        has_signal = bool(self.signal) or self.has_signal
-        return has_signal and any(name != "min_agreement" for name in limits)
+        return bool(self.signal) and any(name != "min_agreement" for name in limits)
 
     @property
     def sqnr_db(self) -> float | None:
@@ -177,6 +174,7 @@ class QuantizationJudge:
         diverges: how the program with observers, which rounds nothing yet, diverges from the float
             one; "" if it agrees to float accuracy, or if that isn't known.
         labels: the positions of outputs whose values are choices (`labels.find_labels`).
+        inputs_vary: whether two calls on examples had different inputs.
         examples: by output, the sums over all calls on examples.
         generated: by output, the sums over all calls on other inputs.
     """
@@ -192,6 +190,7 @@ class QuantizationJudge:
         self.limits = limits
         self.diverges = diverges
         self.labels = labels
+        self.inputs_vary: bool = False
         self.examples: dict[int, PooledOutput] = {}
         self.generated: dict[int, PooledOutput] = {}
 
@@ -280,7 +279,8 @@ class QuantizationJudge:
                 "{examples: [...]}}}`"
             )
         calls = max(pool.calls for pool in self.examples.values())
-        on = f"on examples ({plural(calls, 'call')}): {self._figures()}"
+        same = "" if self.inputs_vary or calls == 1 else ", all on equal inputs"
+        on = f"on examples ({plural(calls, 'call')}{same}): {self._figures()}"
         if left_out:
             return "not judged", (
                 f"validate.budget was exhausted before {plural(left_out, 'example')} ran; raise it "
@@ -358,6 +358,8 @@ class QuantizationJudge:
 
 def _check_noise(pool: PooledOutput) -> str:
     """Return a sentence if noise comes too near the signal over all examples, or ""."""
+    if pool.is_integer:  # perhaps choices that weren't recognized, such as token IDs
+        return ""
     if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
         over = (
             f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"

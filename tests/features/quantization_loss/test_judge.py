@@ -335,3 +335,15 @@ def test_an_agreement_that_could_not_fail_is_not_judged():
     (method,) = chosen(rare[1], min_agreement=0.8).methods
     assert method.quantization["verdict"] == "not judged"
     assert method.quantization["reason"].startswith("its limits could not fail for output")
+
+
+def test_the_reason_says_that_all_examples_are_equal():
+    (equal,) = validated(Rounded(4), Rounded(4), sets(1.0, 1.0), min_sqnr=5).methods
+    assert "on examples (2 calls, all on equal inputs): SQNR" in equal.quantization["reason"]
+    (other,) = validated(Rounded(4), Rounded(4), sets(1.0, 2.0), min_sqnr=5).methods
+    assert "on examples (2 calls): SQNR" in other.quantization["reason"]
+
+
+def test_the_reason_has_the_noise_of_amounts():
+    (method,) = chosen(AMOUNTS["image"], min_sqnr=5).methods
+    assert "on examples (4 calls): SQNR" in method.quantization["reason"]
