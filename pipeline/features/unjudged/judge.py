@@ -72,6 +72,8 @@ class MovementJudge:
         if self._bodies is None:
             return []
         self._bodies.release()
+        if not names:
+            return self._judge_state(self._bodies, state)
         if not self.movement:
             return []
         judge = StandstillJudge(
@@ -86,6 +88,16 @@ class MovementJudge:
             budget,
         )
         return judge.judge(self._bodies.explain(len(names), state))
+
+    def _judge_state(
+        self, bodies: RunBodies, state: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Return the record of a method without outputs, if no call ran some of its bodies."""
+        records = []
+        for reason in bodies.explain(1, state).values():
+            record = OutputMovement().to_json("state")
+            records.append({**record, "judged": False, "reason": reason})
+        return records
 
     def find_indifferent_outputs(
         self,

@@ -7,8 +7,10 @@ from torch.export import Dim, export
 
 from pipeline.config.validation import ValidateConfig
 from pipeline.features.unjudged.branches import RunBodies
+from pipeline.features.unjudged.judge import MovementJudge
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
+from pipeline.validate.budget import Budget
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import lowered, write
 
@@ -91,6 +93,24 @@ def test_sizes_take_branches():
     sizes = ({0: Dim("rows", min=2, max=16)},)
     assert validated(Sized(), LOW, dynamic=sizes, inputs=0).verdict == "not judged"
     assert validated(Sized(), LOW, dynamic=sizes, inputs=2).verdict == "passed"
+
+
+class Silent(Counted):
+    def forward(self, x):
+        y = torch.cond(x.sum() > 1e6, lambda a: a * 0.5, lambda a: a * 1.0, (x,))
+        self.calls.copy_(y.sum())
+
+
+def test_a_branch_of_a_method_that_returns_nothing_counts():
+    program = export(Silent(), (X,))
+    facts = ((), ("calls",), [LOW], (), False, True, Budget())
+    for calls, unjudged in (([LOW], 1), ([LOW, HIGH], 0)):
+        judge = MovementJudge(program)
+        for inputs in calls:
+            Source(program).run(inputs)
+        records = judge.judge(*facts)
+        assert len(records) == unjudged
+        assert all("the true branch of cond" in record["reason"] for record in records)
 
 
 @pytest.mark.parametrize("released", [False, True])
