@@ -396,9 +396,10 @@ class Feature:
         check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
             that this machine can't run; yields what is wrong with the payloads of its delegates.
         judge_movement: a class like `features.unjudged.judge.MovementJudge`, with one object for
-            the program that a method is compared with, and one for the float program of a quantized
-            method; says whether a call would show that a further output moves, takes the outputs of
-            the calls, and returns the `movement` of `report.method_records.METHOD_OUTLINE`.
+            the program that a method is compared with, which it takes, and one for the float
+            program of a quantized method, which takes None; says whether a call would show that a
+            further output moves, takes the outputs of the calls, and returns the `movement` of
+            `report.method_records.METHOD_OUTLINE`.
         judge_random: takes the names of outputs, the results of repeated calls of a source on one
             input set, and those of a package or a reference; returns a name and a fault for each
             output with another distribution.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
 from pipeline.moments import call_all
@@ -62,12 +63,16 @@ class CallJudge:
         unjudged: the first inputs on which an output could not be judged.
         movement: judges of how much the expected outputs vary over the calls
             (`moments.Feature.judge_movement`).
+
+    Args:
+        lowered: the program that was lowered.
     """
 
     def __init__(
         self,
         result: MethodValidation,
         held_to: CallLimits,
+        lowered: ExportedProgram,
         has_examples: bool = True,
         for_devices: bool = False,
     ) -> None:
@@ -77,7 +82,7 @@ class CallJudge:
         self.has_examples = has_examples
         self.for_devices = for_devices
         self.unjudged: InputSet | None = None
-        self.movement: list[Any] = list(call_all("judge_movement"))
+        self.movement: list[Any] = list(call_all("judge_movement", lowered))
 
     def judge(
         self, call: Call, references: References, calls: Sequence[tuple[str, InputSet]]

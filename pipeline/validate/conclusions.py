@@ -33,7 +33,6 @@ QUANTIZATION_UNJUDGED: dict[str, Any] = {
 
 def conclude_movement(
     result: MethodValidation,
-    program: ExportedProgram,
     calls: CallJudge,
     examples: Sequence[InputSet],
     is_observed: bool,
@@ -42,15 +41,12 @@ def conclude_movement(
     """Record which outputs carried no information, so that comparing them shows nothing.
 
     Args:
-        program: the program that the package was compared with: the source or its quantized
-            program.
         is_observed: whether methods that share the method's state were called after it.
     """
     if result.runs and result.state and not result.outputs and not is_observed:
         result.returns_nothing = RETURNS_NOTHING
     for movement in calls.movement:
         result.movement = movement.judge(
-            program,
             result.outputs,
             result.state,
             examples,

@@ -99,14 +99,16 @@ class MethodValidator(MethodCalls):
             judge.quantization.conclude(self.program, self.examples)
         elif self.quantized is not None:
             result.quantization = QUANTIZATION_UNJUDGED
-        lowered = self.quantized or self.program
         with self._failing():
             conclude_movement(
-                result, lowered, judge, self.examples, self.is_observed, self.budget
+                result, judge, self.examples, self.is_observed, self.budget
             )
         if result.verdict == "not judged" and judge.unjudged is not None:
             result.ill_conditioned = describe_ill_conditioning(
-                lowered, judge.unjudged, self.held_to.most_share, self.budget
+                self.quantized or self.program,
+                judge.unjudged,
+                self.held_to.most_share,
+                self.budget,
             )
 
     def _prepare(self, examples: Sequence[InputSet]) -> None:

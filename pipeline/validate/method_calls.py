@@ -92,12 +92,12 @@ class MethodCalls:
     def __post_init__(self) -> None:
         self.limits = self.settings.select_limits(self.result.method)
         self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
-        self.held_to = CallLimits(
-            self.limits, most_share(self.quantized or self.program)
-        )
+        lowered = self.quantized or self.program
+        self.held_to = CallLimits(self.limits, most_share(lowered))
         self.judge = CallJudge(
             self.result,
             self.held_to,
+            lowered,
             self.has_examples,
             for_devices=bool(self.keep or self.watchers),
         )

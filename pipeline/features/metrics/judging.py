@@ -22,6 +22,10 @@ from pipeline.store.workspace import Workspace
 Json = Mapping[str, Any]
 _MOST_SAMPLES = 10_000_000  # messages suggest no more than this
 _AGAINST_SOURCE = ("max_drop", "max_rise")
+_COULD_NOT_FAIL = (
+    "a package that always returns the first sample's output would meet this limit too; set a "
+    "stricter one, or choose a metric or samples that depend on the output"
+)
 
 
 def prepare_judging(
@@ -90,11 +94,23 @@ def judge_limit(name: str, facts: Json, kind: str, limit: float) -> dict[str, st
     low, high = interval
     best, worst = (high, low) if least else (low, high)
     if sign * (worst - limit) <= 0:
-        return {"verdict": PASSED, "sentence": ""}
+        if _could_fail(facts, kind, limit):
+            return {"verdict": PASSED, "sentence": ""}
+        return {"verdict": "not judged", "sentence": f"{subject}; {_COULD_NOT_FAIL}"}
     if sign * (best - limit) > 0:
         return {"verdict": "failed", "sentence": subject}
     remedy = _describe_remedy(value, interval, limit, facts)
     return {"verdict": "not judged", "sentence": f"{subject}; {remedy}"}
+
+
+def _could_fail(facts: Json, kind: str, limit: float) -> bool:
+    """Return whether a package that ignores its inputs would break a limit on a drop or rise."""
+    still = facts.get("still")
+    if still is None or kind not in _AGAINST_SOURCE:
+        return True
+    drop = facts["source"] - still
+    change = drop if kind == "max_drop" else -drop
+    return not change <= limit  # NaN breaks it
 
 
 def _find_figure(facts: Json, kind: str) -> tuple[float, tuple[float, float] | None]:

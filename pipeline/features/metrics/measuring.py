@@ -267,7 +267,8 @@ def compare(source: Json, package: Json, name: str) -> dict[str, Any]:
     """Return the facts of one value: the package's value, the source's, and the drop between them.
 
     The package's value and the drop each have an interval or None. `halves` has both again, on each
-    half of the samples. The facts also include the number of samples. Raises SourceError if the
+    half of the samples. `still` is the value if the source gave all samples the first one's output.
+    The facts also include the number of samples. Raises SourceError if the
     source's metric didn't return the value.
     """
     before = source["values"].get(name)
@@ -289,6 +290,7 @@ def compare(source: Json, package: Json, name: str) -> dict[str, Any]:
         "samples": package["samples"],
         "more": package["more"],
         "least_samples": LEAST_SAMPLES,
+        "still": before["still"],
         "methods": package["methods"],
     }
 

@@ -58,7 +58,8 @@ def score(
         the inputs that were run; `methods`, the names of the methods called; `opened`, the files
         read; and `values`. By name, these have the `value`; its values on the two `halves` of the
         samples, each None if it has none; the `scores` of single samples, or None if their mean
-        isn't the value; and the values of `resampled` data, which is drawn alike for all packages.
+        isn't the value; the values of `resampled` data, which is drawn alike for all packages; and
+        the value if all samples had the first one's output (`still`), or None if it has none.
 
     Raises:
         SourceError: the file isn't a valid metric; the message says what is missing or wrong.
@@ -211,12 +212,14 @@ def _score_values(metric: Metric, outputs: list[Any], labels: list[Any]) -> Json
             means[name] = of_samples
     resampled = _resample(metric, outputs, labels, values.keys(), means)
     halves = [_measure_half(metric, outputs, labels, half) for half in range(2)]
+    still = _measure_still(metric, outputs, labels)
     return {
         name: {
             "value": value,
             "halves": [half.get(name) for half in halves],
             "scores": means.get(name),
             "resampled": resampled[name],
+            "still": still.get(name),
         }
         for name, value in values.items()
     }
@@ -247,6 +250,19 @@ def _measure_half(
     try:
         return metric(outputs[half::2], labels[half::2])
     except Exception:  # such as a correlation, which needs several samples
+        return {}
+
+
+def _measure_still(
+    metric: Metric, outputs: list[Any], labels: list[Any]
+) -> Mapping[str, float]:
+    """Return the metric of a package that ignores its inputs, or an empty dict if it has none.
+
+    A limit that it would meet shows nothing.
+    """
+    try:
+        return metric(outputs[:1] * len(outputs), labels)
+    except Exception:  # such as a correlation with a constant
         return {}
 
 

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from pipeline.config.validation import Limits
 from pipeline.features.quantization_loss.input_ranges import describe_far_inputs
-from pipeline.features.quantization_loss.judge import QuantizationJudge
+from pipeline.features.quantization_loss.judge import OF_LABELS, QuantizationJudge
+from pipeline.features.quantization_loss.labels import find_labels
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.report.verdicts import PASSED
@@ -46,11 +50,15 @@ class FloatComparison:
         self._calls = calls
         self._quantized = quantized
         self._result = calls.result
-        self._loss = QuantizationJudge(self._result.outputs, limits, diverges)
+        self._labels = find_labels(quantized)
+        self._loss = QuantizationJudge(
+            self._result.outputs, limits, diverges, self._labels
+        )
         # How far the float program moves, relative to the limits of the config.
-        self._movement: list[Any] = list(call_all("judge_movement"))
+        self._movement: list[Any] = list(call_all("judge_movement", None))
         self._noisiest: Sequence[tuple[str, InputSet]] = ()
         self._least_sqnr = math.inf
+        self._first_example: InputSet | None = None
 
     def judge_call(
         self, call: Call, calls: Sequence[tuple[str, InputSet]]
@@ -68,17 +76,21 @@ class FloatComparison:
         self._loss.add(call.actual, call.expected, errors, generated)
         if not generated:
             self._note_noise(errors, calls)
+            self._note_inputs(call.inputs)
         config_limits = self._calls.held_to.of_config(call.inputs, call.expected)
         # Extreme inputs move outputs by more than any limit, which shows nothing.
         if not call.run.case:
             for movement in self._movement:
                 movement.add(call.expected, config_limits, call.inputs)
         limits: list[Limits] = []
-        for output_limits in config_limits:
+        for place, output_limits in enumerate(config_limits):
             if generated:
                 limits.append(OutputLimits(integers=True))
             else:  # agreement holds over all examples together
                 set_limits = {**dict(output_limits), "min_agreement": None}
+                if place in self._labels:
+                    unfit = set_limits.keys() - {*OF_LABELS}
+                    set_limits |= dict.fromkeys(unfit)
                 limits.append(OutputLimits(**set_limits, integers=True))
         judged_run = replace(call.run, outputs=errors, limits=tuple(limits))
         ratios = self._calls.fail_beyond(
@@ -94,6 +106,13 @@ class FloatComparison:
             if error.sqnr_db is not None and error.sqnr_db < self._least_sqnr:
                 self._least_sqnr = error.sqnr_db
                 self._noisiest = tuple(calls)
+
+    def _note_inputs(self, inputs: InputSet) -> None:
+        """Record whether an example has other values than the first one."""
+        if self._first_example is None:
+            self._first_example = inputs
+        if not self._loss.inputs_vary:
+            self._loss.inputs_vary = not _have_same_values(self._first_example, inputs)
 
     def release(self) -> None:
         """Release the resources needed only while calls are made."""
@@ -118,7 +137,7 @@ class FloatComparison:
         left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
         record = self._loss.judge(failed, len(left_out), bool(result.random))
         record["reason"] += cause
-        still: list[str] = []
+        still = self._loss.find_indifferent_outputs()
         for movement in self._movement:
             still += movement.find_indifferent_outputs(
                 program, result.outputs, result.state, examples
@@ -126,8 +145,25 @@ class FloatComparison:
         # A failure remains a failure, whatever else could not be shown.
         if still and record["verdict"] == PASSED:
             record["verdict"] = "not judged"
+            names = listed(list(dict.fromkeys(still)), 3)
             record["reason"] = (
-                f"its limits could not fail for {listed(still, 3)}: they are wider than the float "
+                f"its limits could not fail for {names}: they are wider than the float "
                 "program moves over all calls; set stricter ones"
             )
         result.quantization = record
+
+
+def _have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:
+    if inputs is other_inputs:
+        return True
+    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
+    other_leaves = pytree.tree_leaves((other_inputs.args, other_inputs.kwargs))
+    if len(leaves) != len(other_leaves):
+        return False
+    return all(map(_is_same, leaves, other_leaves))
+
+
+def _is_same(value: Any, other_value: Any) -> bool:
+    if isinstance(value, Tensor) and isinstance(other_value, Tensor):
+        return torch.equal(value, other_value)
+    return bool(type(value) is type(other_value) and value == other_value)

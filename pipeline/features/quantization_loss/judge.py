@@ -8,7 +8,7 @@ judged on the examples, since static ranges suit the data that they were observe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +21,8 @@ from pipeline.validate.limits import LIMITS
 from pipeline.validate.metrics import OutputError, json_number
 
 _MOST_NAMED = 3
+# The limits that mean something for a class index or a mask, where distances don't.
+OF_LABELS = ("atol", "rtol", "max_mean_abs", "max_p999_abs", "min_agreement")
 _SUGGESTED = ("min_sqnr", "min_agreement")
 
 
@@ -28,10 +30,12 @@ class PooledOutput:
     """Sums over all values of an output in several calls, where both sides are finite.
 
     `signal` is the sum of e^2, `noise` of (a - e)^2, `power` of a^2 and `product` of a e;
-    `least_sqnr` is the SQNR of the worst call, in dB.
+    `least_sqnr` is the SQNR of the worst call, in dB. `is_label` says that the values are choices
+    (`labels.find_labels`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_label: bool = False) -> None:
+        self.is_label = is_label
         self.calls: int = 0
         self.values: int = 0
         self.signal: float = 0.0
@@ -43,6 +47,9 @@ class PooledOutput:
         self.rows: int = 0
         self.least_sqnr: float = math.inf
         self.is_integer: bool = False
+        self._first: Tensor | None = None  # expected in the first call, if integers
+        self._still: int = 0  # later integers that equal those of the first call
+        self._later: int = 0  # later integers in all
 
     def add(self, actual: Any, expected: Any, error: OutputError) -> None:
         """Add the values of a call, and their error.
@@ -54,10 +61,10 @@ class PooledOutput:
         self.agreeing += error.agreeing
         self.rows += error.rows
         self._add_integers(actual, expected)
-        if error.sqnr_db is not None:
+        if error.sqnr_db is not None and not self.is_label:
             self.least_sqnr = min(self.least_sqnr, error.sqnr_db)
-        # Integers and text have no noise; `_add_integers` has counted them.
-        if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
+        # Choices and text have no noise; `_add_integers` has counted choices.
+        if not isinstance(expected, Tensor) or expected.is_complex() or self.is_label:
             return
         if error.mismatch is not None or error.disagreeing:
             self.noise = math.inf
@@ -79,13 +86,29 @@ class PooledOutput:
         self.product += float(actual.dot(expected))
 
     def _add_integers(self, actual: Any, expected: Any) -> None:
-        """Count equal integers and bools as agreement: no other figure applies to them."""
+        """Count equal integers and bools as agreement."""
         if not isinstance(expected, Tensor) or expected.dtype.is_floating_point:
             return
         self.is_integer = True
+        self._follow(expected)
         if isinstance(actual, Tensor) and actual.shape == expected.shape:
             self.agreeing += int((actual == expected).sum())
             self.rows += expected.numel()
+
+    def _follow(self, expected: Tensor) -> None:
+        """Count how many integers stay as they were in the first call."""
+        if self._first is None:
+            self._first = expected.detach().clone()
+        elif expected.shape == self._first.shape:
+            self._still += int((expected == self._first).sum())
+            self._later += expected.numel()
+
+    def could_disagree(self, least: float) -> bool:
+        """Return whether the first call's integers, in place of all later ones, agree too little.
+
+        True if there is no later call of the same shape, which shows nothing.
+        """
+        return not self._later or self._still / self._later < least
 
     @property
     def is_exact(self) -> bool:
@@ -95,6 +118,8 @@ class PooledOutput:
         """Return whether one of these limits applies to this output."""
         if self.rows and "min_agreement" in limits:
             return True
+        if self.is_label:
+            return any(name in OF_LABELS for name in limits if name != "min_agreement")
         return bool(self.signal) and any(name != "min_agreement" for name in limits)
 
     @property
@@ -148,16 +173,24 @@ class QuantizationJudge:
         limits: the limits of the config.
         diverges: how the program with observers, which rounds nothing yet, diverges from the float
             one; "" if it agrees to float accuracy, or if that isn't known.
+        labels: the positions of outputs whose values are choices (`labels.find_labels`).
+        inputs_vary: whether two calls on examples had different inputs.
         examples: by output, the sums over all calls on examples.
         generated: by output, the sums over all calls on other inputs.
     """
 
     def __init__(
-        self, outputs: Sequence[str], limits: Limits, diverges: str = ""
+        self,
+        outputs: Sequence[str],
+        limits: Limits,
+        diverges: str = "",
+        labels: Collection[int] = (),
     ) -> None:
         self.outputs = outputs
         self.limits = limits
         self.diverges = diverges
+        self.labels = labels
+        self.inputs_vary: bool = False
         self.examples: dict[int, PooledOutput] = {}
         self.generated: dict[int, PooledOutput] = {}
 
@@ -179,7 +212,8 @@ class QuantizationJudge:
         pools = self.generated if generated else self.examples
         outputs = zip(actual, expected, errors, strict=True)
         for place, output in enumerate(outputs):
-            pools.setdefault(place, PooledOutput()).add(*output)
+            pool = pools.setdefault(place, PooledOutput(place in self.labels))
+            pool.add(*output)
 
     @property
     def limit_names(self) -> list[str]:
@@ -245,7 +279,8 @@ class QuantizationJudge:
                 "{examples: [...]}}}`"
             )
         calls = max(pool.calls for pool in self.examples.values())
-        on = f"on examples ({plural(calls, 'call')}): {self._figures()}"
+        same = "" if self.inputs_vary or calls == 1 else ", all on equal inputs"
+        on = f"on examples ({plural(calls, 'call')}{same}): {self._figures()}"
         if left_out:
             return "not judged", (
                 f"validate.budget was exhausted before {plural(left_out, 'example')} ran; raise it "
@@ -259,13 +294,39 @@ class QuantizationJudge:
             )
         if uncovered := self._find_uncovered():
             return "not judged", (
-                f"no limit applies to {listed(uncovered, _MOST_NAMED)}: `min_agreement` applies "
-                f"to rows and integers, the others to values that are not all zero ({on})"
+                f"no limit applies to {listed(uncovered, _MOST_NAMED)}: {self._remedy} ({on})"
             )
         limits = ", ".join(
             f"{name} {getattr(self.limits, name):g}" for name in self.limit_names
         )
         return "passed", f"within {limits}, {on}"
+
+    def find_indifferent_outputs(self) -> list[str]:
+        """Return the inexact integer outputs that `min_agreement` alone judges, but could not fail.
+
+        For example, 0.9 can't fail for a mask that is false at 95 % of all positions.
+        """
+        least = self.limits.min_agreement
+        others = [name for name in self.limit_names if name != "min_agreement"]
+        indifferent = []
+        for place, pool in self.examples.items():
+            if least is None or pool.is_exact or pool.is_covered(others):
+                continue
+            if not pool.could_disagree(least):
+                indifferent.append(self.outputs[place])
+        return indifferent
+
+    @property
+    def _remedy(self) -> str:
+        """The limits that would apply to the outputs that no limit applies to."""
+        uncovered = set(self._find_uncovered())
+        labels = {self.outputs[place] for place in self.labels}
+        if uncovered <= labels:
+            return "set `min_agreement`, since distances between classes mean nothing"
+        return (
+            "`min_agreement` applies to rows and integers, the others to values that are not all "
+            "zero"
+        )
 
     def _find_uncovered(self) -> list[str]:
         """Return the outputs that no limit judges, except exact integers."""
@@ -297,6 +358,8 @@ class QuantizationJudge:
 
 def _check_noise(pool: PooledOutput) -> str:
     """Return a sentence if noise comes too near the signal over all examples, or ""."""
+    if pool.is_integer:  # perhaps choices that weren't recognized, such as token IDs
+        return ""
     if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
         over = (
             f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"

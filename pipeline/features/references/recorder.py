@@ -23,6 +23,11 @@ import torch
 from torch.export import ExportedProgram
 
 from pipeline.features.references.guarded import Begin
+from pipeline.features.references.own_program import (
+    OWN_PROGRAM,
+    has_same_operators,
+    watching_programs,
+)
 from pipeline.features.references.random_calls import (
     describe_random_calls,
     draws_numbers,
@@ -135,6 +140,7 @@ class ReferenceRecorder:
         self._comparison = RecordingComparison(programs, checks_errors=True)
         self._state = KeptState(references.values())
         self.changed_for_good = False
+        self._of_own_program: set[str] = set()
         self._reachable = {
             n: self._state.reachable(reference) for n, reference in references.items()
         }
@@ -165,6 +171,9 @@ class ReferenceRecorder:
         if self.changed_for_good:
             return replace(recording, sequences=[[first]])
         random, repeats = self._describe_randomness(method, sets[0], first)
+        if method in self._of_own_program:
+            refused = replace(first, outputs={}, error=OWN_PROGRAM)
+            return replace(recording, sequences=[[refused]])
         if random:
             return replace(
                 recording, sequences=[[first]], random=random, repeats=repeats
@@ -341,7 +350,11 @@ class ReferenceRecorder:
 
     def _find_random_calls(self, method: str, inputs: InputSet) -> list[str]:
         def run() -> None:
-            self._run([(method, inputs)], _MOST_RUNS)
+            with watching_programs() as called:
+                self._run([(method, inputs)], _MOST_RUNS)
+            program = self._programs[method]
+            if any(has_same_operators(module, program) for module in called):
+                self._of_own_program.add(method)
 
         return find_random_calls(run, self._root)
 

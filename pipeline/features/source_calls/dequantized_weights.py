@@ -6,6 +6,7 @@ bits, that takes longer than everything else that a call computes.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -44,10 +45,12 @@ class DequantizedWeights:
         nodes = _find_dequantizing(source)
         if not nodes:
             return
-        runner = source.runner or GraphRunner(source.module, _call)
-        source.runner = GraphRunner(
-            source.module, self._serve_nodes(nodes, runner.call_node)
-        )
+        if source.runner is None:
+            call_node = self._serve_nodes(nodes, _call)
+            source.runner = _ModuleRunner(source.module, call_node)
+        else:
+            call_node = self._serve_nodes(nodes, source.runner.call_node)
+            source.runner = GraphRunner(source.module, call_node)
 
     def _serve_nodes(self, nodes: set[Node], call_node: CallNode) -> CallNode:
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -81,6 +84,16 @@ class DequantizedWeights:
             content: held for content, held in self._weights.items() if content in used
         }
         self._bytes = sum(weight.nbytes for weight, _ in self._weights.values())
+
+
+class _ModuleRunner(GraphRunner):
+    """A runner that calls bodies of control flow as modules, with their hooks.
+
+    No weights are taken from bodies, so it needn't see their nodes.
+    """
+
+    def _read_attribute(self, name: Any) -> Any:
+        return attrgetter(name)(self._module)
 
 
 def _hash_content(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Digest:

@@ -2,6 +2,7 @@
 
 judge         follows the outputs of a method, call by call
 movement      how far an output moves over the calls
+branches      branches and bodies of control flow that no call ran
 standstill    outputs that no inputs moved, so that no call could have failed
 dependence    which outputs depend on the values of inputs, according to the graph
 unmoved_node  the operator at which an output stops depending on the inputs

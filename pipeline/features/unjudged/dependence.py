@@ -77,13 +77,13 @@ def find_dependences(
         state: the qualified names of buffers that change.
     """
     functional = functionalized(program)
-    levels = _find_levels(functional, state)
+    levels = find_levels(functional, state)
     dependences = [_level_of([value], levels) for value in output_values(functional)]
     parameters: list[Dependence] = ["nothing"] * (outputs - len(dependences))
     return [*dependences, *parameters]
 
 
-def _find_levels(
+def find_levels(
     functional: ExportedProgram, state: Collection[str]
 ) -> dict[Node, Dependence]:
     """Return the level of each node; a control-flow node has the greatest level of its operands."""

@@ -8,6 +8,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
+from pipeline.features.unjudged.branches import RunBodies
 from pipeline.features.unjudged.movement import OutputMovement
 from pipeline.features.unjudged.standstill import StandstillJudge
 from pipeline.program.inputs import InputSet
@@ -20,10 +21,15 @@ class MovementJudge:
 
     Attributes:
         movement: the movement of each output, by its position.
+
+    Args:
+        program: the program that the package is compared with: the source, or its quantized
+            program; None for the float program of a quantized method, whose `judge` isn't called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, program: ExportedProgram | None) -> None:
         self.movement: dict[int, OutputMovement] = {}
+        self._bodies = RunBodies(program) if program else None
 
     def add(
         self,
@@ -54,7 +60,6 @@ class MovementJudge:
 
     def judge(
         self,
-        program: ExportedProgram,
         names: Sequence[str],
         state: Sequence[str],
         examples: Sequence[InputSet],
@@ -64,10 +69,15 @@ class MovementJudge:
         budget: Budget,
     ) -> list[dict[str, Any]]:
         """Return the movement of each output. The arguments are attributes of `StandstillJudge`."""
+        if self._bodies is None:
+            return []
+        self._bodies.release()
+        if not names:
+            return self._judge_state(self._bodies, state)
         if not self.movement:
             return []
         judge = StandstillJudge(
-            program,
+            self._bodies.program,
             names,
             state,
             examples,
@@ -77,7 +87,17 @@ class MovementJudge:
             is_observed,
             budget,
         )
-        return judge.judge()
+        return judge.judge(self._bodies.explain(len(names), state))
+
+    def _judge_state(
+        self, bodies: RunBodies, state: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Return the record of a method without outputs, if no call ran some of its bodies."""
+        records = []
+        for reason in bodies.explain(1, state).values():
+            record = OutputMovement().to_json("state")
+            records.append({**record, "judged": False, "reason": reason})
+        return records
 
     def find_indifferent_outputs(
         self,

@@ -91,12 +91,18 @@ class StandstillJudge:
         self._tried: dict[InputSet, list[list[Any]]] = {}
         self._elsewhere: dict[tuple[InputSet, int | None], list[Any] | None] = {}
 
-    def judge(self) -> list[dict[str, Any]]:
-        """Return the movement of each output, with the reason if it is not judged."""
+    def judge(self, unrun: Mapping[int, str]) -> list[dict[str, Any]]:
+        """Return the movement of each output, with the reason if it is not judged.
+
+        Args:
+            unrun: by the position of an output, why the control flow that it is computed with
+                leaves it unjudged (`branches.RunBodies`).
+        """
         records = []
         for place, output in sorted(self.movement.items()):
             record = output.to_json(self.names[place])
-            if reason := self._judge_output(place, output, record):
+            reason = self._judge_output(place, output, record) or unrun.get(place)
+            if reason:
                 _leave_unjudged(record, reason)
             records.append(record)
         if all(record.get("fixed") == "nothing" for record in records):

@@ -64,7 +64,7 @@ def _measure_movements(
 
     Bodies of control flow, which have no values, are left out.
     """
-    ancestors = _find_ancestors(output)
+    ancestors = find_ancestors(output)
     places = {
         place: node
         for place, node in enumerate(source.nodes)
@@ -95,7 +95,7 @@ def _find_standstill(output: Node, movements: dict[Node, float]) -> Node | None:
     return None
 
 
-def _find_ancestors(node: Node) -> set[Node]:
+def find_ancestors(node: Node) -> set[Node]:
     """Return a node and all nodes that it is computed from."""
     ancestors = {node}
     waiting = [node]

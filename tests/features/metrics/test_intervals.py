@@ -89,6 +89,27 @@ def facts(value, interval, drop=0.0, drop_interval=(0.0, 0.0), **more):
 
 
 @pytest.mark.parametrize(
+    ("kind", "still", "verdict"),
+    [
+        ("max_drop", 0.9, "not judged"),
+        ("max_drop", 0.88, "not judged"),
+        ("max_drop", 0.1, "passed"),
+        ("max_drop", float("nan"), "passed"),
+        ("max_drop", None, "passed"),
+        ("max_rise", 0.92, "not judged"),
+        ("max_rise", 2.0, "passed"),
+    ],
+)
+def test_a_limit_that_the_first_output_alone_would_meet_is_not_judged(kind, still, verdict):
+    constant = facts(0.9, (0.85, 0.95), 0.0, (-0.01, 0.01), source=0.9, still=still)
+    judged = judge_limit("top1", constant, kind, 0.05)
+    assert judged["verdict"] == verdict
+    assert ("always returns the first sample's output" in judged["sentence"]) == (
+        verdict == "not judged"
+    )
+
+
+@pytest.mark.parametrize(
     ("kind", "limit", "verdict"),
     [
         ("min", 0.5, "passed"),

@@ -41,6 +41,16 @@ def test_a_mean_of_samples_has_the_score_of_each(tmp_path):
     assert value["resampled"] == [1.0] * 400
 
 
+def test_the_first_output_alone_is_scored_too(tmp_path):
+    (value,) = run(tmp_path, DATA.format("10**9") + METRIC)["values"].values()
+    assert value["still"] == 1 / 40
+    picky = (
+        "def metric(outputs, labels):\n    assert len({*outputs}) == len(outputs)\n    return 1\n"
+    )
+    (value,) = run(tmp_path, DATA.format(5) + picky)["values"].values()
+    assert value["still"] is None
+
+
 def test_halves_are_every_other_sample(tmp_path):
     first = "def metric(outputs, labels):\n    return 100 * len(outputs) + outputs[0]\n"
     (value,) = run(tmp_path, DATA.format(5) + first)["values"].values()

@@ -266,3 +266,84 @@ def test_without_the_feature_a_package_is_held_to_the_quantized_program_alone(mo
     assert right.to_json()["runs"][0]["outputs"][0]["max_abs"] > 0
     (wrong,) = validated(Rounded(), Rounded(4), examples=sets(1)).methods
     assert wrong.verdict == "failed"
+
+
+class Choosing(nn.Module):
+    """Chooses classes and masks from its input, which a quantization rounds."""
+
+    def __init__(self, function, steps=None):
+        super().__init__()
+        self.function = function
+        self.steps = steps
+
+    def forward(self, x):
+        x = x * 1.0 if self.steps is None else torch.round(x * self.steps) / self.steps
+        return self.function(x)
+
+
+CHOICES = {
+    "mask": lambda x: x > 0.26,
+    "mask of integers": lambda x: (x > 0.26).long(),
+    "class": lambda x: x.argmax(1),
+    "offset class": lambda x: x.argmax(1) + 1,
+    "places": lambda x: x.topk(2).indices,
+    "place of the least": lambda x: x.min(1).indices,
+}
+AMOUNTS = {
+    "image": lambda x: (x * 10).to(torch.int32),
+    "count": lambda x: (x > 0.26).sum(1),
+    "greatest": lambda x: (x * 10).to(torch.int32).amax(1),
+}
+
+
+def chosen(function, **settings):
+    examples = [InputSet((x,), {}, f"example {n}") for n, x in enumerate(random_inputs(4))]
+    float_program = export(Choosing(function), (X,))
+    quantized = export(Choosing(function, 4), (X,))
+    pte = write("chosen.pte", lowered({"run": quantized}).buffer)
+    config = ValidateConfig(**{"inputs": 0, "cases": []} | settings)
+    programs = {"run": float_program}
+    return validate_package(
+        pte, (), programs, {"run": examples}, config, {}, quantized={"run": quantized}
+    )
+
+
+def random_inputs(count):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(4, 8, generator=generator) for _ in range(count)]
+
+
+@pytest.mark.parametrize("function", CHOICES.values(), ids=CHOICES)
+def test_distances_between_choices_mean_nothing(function):
+    validation = chosen(function, min_sqnr=60, min_agreement=0.7)
+    assert verdicts(validation) == ("passed", "passed")
+    (unfit,) = chosen(function, min_sqnr=60).methods
+    assert unfit.quantization["verdict"] == "not judged"
+    assert "set `min_agreement`, since distances" in unfit.quantization["reason"]
+    assert verdicts(chosen(function, min_agreement=1))[1] == "failed"
+
+
+@pytest.mark.parametrize("function", AMOUNTS.values(), ids=AMOUNTS)
+def test_distances_between_amounts_count(function):
+    assert verdicts(chosen(function, min_sqnr=60))[1] == "failed"
+    assert verdicts(chosen(function, min_sqnr=5))[1] == "passed"
+
+
+def test_an_agreement_that_could_not_fail_is_not_judged():
+    rare = CHOICES["mask"], lambda x: x > 1.3
+    assert verdicts(chosen(rare[0], min_agreement=0.8))[1] == "passed"
+    (method,) = chosen(rare[1], min_agreement=0.8).methods
+    assert method.quantization["verdict"] == "not judged"
+    assert method.quantization["reason"].startswith("its limits could not fail for output")
+
+
+def test_the_reason_says_that_all_examples_are_equal():
+    (equal,) = validated(Rounded(4), Rounded(4), sets(1.0, 1.0), min_sqnr=5).methods
+    assert "on examples (2 calls, all on equal inputs): SQNR" in equal.quantization["reason"]
+    (other,) = validated(Rounded(4), Rounded(4), sets(1.0, 2.0), min_sqnr=5).methods
+    assert "on examples (2 calls): SQNR" in other.quantization["reason"]
+
+
+def test_the_reason_has_the_noise_of_amounts():
+    (method,) = chosen(AMOUNTS["image"], min_sqnr=5).methods
+    assert "on examples (4 calls): SQNR" in method.quantization["reason"]

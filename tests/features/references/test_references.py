@@ -1,5 +1,6 @@
 """References that diverge from the export, one of each kind, and references that don't."""
 
+import functools
 import os
 import random
 
@@ -343,3 +344,42 @@ def test_a_reference_may_end_its_process(length, verdict):
     assert result.reference["verdict"] == verdict
     (skip,) = result.reference["skipped"] or [{"reason": result.failures[0]["what"]}]
     assert "ends its process (SIGABRT)" in skip["reason"]
+
+
+class Calling(nn.Module):
+    """Calls another module."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x)
+
+
+OWN = {
+    "closure": lambda program: lambda x: program.module()(x),
+    "wrapped": lambda program: Calling(program.module()),
+    "partial": lambda program: functools.partial(program.module()),
+}
+
+
+@slow
+@pytest.mark.parametrize("way", OWN)
+def test_a_reference_that_calls_the_exported_program_fails(way):
+    result = verdict_of(Branches("zero"), OWN[way](export(Branches("zero"), (X,))))
+    assert result.reference["verdict"] == "failed"
+    assert "would be compared with itself" in describe_failure(result.failures[0])
+
+
+@slow
+def test_a_reference_may_call_the_program_of_one_part_of_the_model():
+    part = Branches()
+    linear = export(part, (X,)).module()
+
+    class Doubled(Calling):
+        def forward(self, x):
+            return self.module(x) * 2
+
+    result = verdict_of(Doubled(part), lambda x: linear(x) * 2)
+    assert result.reference["verdict"] == "passed"

@@ -163,3 +163,29 @@ def test_weights_of_torchao_are_made_once(calls):
     for _ in range(2):
         assert torch.equal(served.run(inputs)[0], plain.run(inputs)[0])
     assert calls == ["dequantize_affine"]
+
+
+class Branching(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.arange(12, dtype=torch.int8))
+
+    def forward(self, x):
+        weight = DEQUANTIZE(self.weight, 0.5, 0, -128, 127, torch.int8)
+        return torch.cond(x.sum() > 0, lambda a: a * 2, lambda a: a * 3, (x * weight,))
+
+
+def test_branches_run_with_their_hooks():
+    x = torch.ones(12)
+    source = Source(export(Branching(), (x,)))
+    ran = []
+    for name in ("true_graph_0", "false_graph_0"):
+        body = source.module.get_submodule(name)
+        body.register_forward_pre_hook(lambda body, inputs, name=name: ran.append(name))
+    expected = [Source(source.program).run(InputSet((sign * x,), {}, "")) for sign in (1, -1)]
+    DequantizedWeights().serve(source)
+    ran.clear()
+    actual = [source.run(InputSet((sign * x,), {}, "")) for sign in (1, -1)]
+    assert ran == ["true_graph_0", "false_graph_0"]
+    for (value,), (wanted,) in zip(actual, expected, strict=True):
+        assert torch.equal(value, wanted)
