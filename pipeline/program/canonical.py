@@ -30,6 +30,8 @@ _FUSED = re.compile(r"_(fused|decomposed)_bn")
 # In a stack of modules, `key,name,type;...`, strict export writes as key the id of an object, which
 # differs between processes, and `id@1` for the second call of a module.
 _OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
+# Nodes of strict export come from nodes that call Python functions, whose text has an address.
+_ADDRESS = re.compile(" at 0x[0-9a-f]+(?=>)")
 # The type in a stack is a class with its module, and so contains the name of the exporter's file.
 # Only ExecuTorch, torch and this package read it, and only to compare it with torch's classes or
 # with other types in the same program. So all classes from elsewhere are numbered.
@@ -153,15 +155,15 @@ class _Scope:
 
         The ancestor is found as in exir/debug_handle_utils.py.
         """
-        chain = []
-        sources = json.loads(origins) if origins else []
-        while sources:
-            chain.append(sources[-1])
-            sources = sources[-1].get("from_node") or []
-        self.origins.append([[source["name"], source["target"]] for source in chain])
+        names = []
         ancestor: tuple[Any, Any] = (len(self.origins), None)
-        if chain:
-            ancestor = (chain[-1]["name"], chain[-1]["graph_id"])
+        sources = json.loads(_ADDRESS.sub("", origins or "[]"))
+        while sources:
+            source = sources[-1]
+            names.append([source["name"], source["target"]])
+            ancestor = (source["name"], source["graph_id"])
+            sources = source.get("from_node")
+        self.origins.append(names)
         return self.ancestors.setdefault(ancestor, len(self.ancestors))
 
     def _object(self, match: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import random
+import re
 import zipfile
 
 import pytest
@@ -282,6 +283,21 @@ def test_strict_export_names_objects_by_their_ids_which_do_not_count():
     )
     assert (first, second) == ("object 0", "object 0@1")  # identity still counts
     assert third == "object 1"
+
+
+def test_addresses_of_the_functions_that_strict_export_calls_do_not_count():
+    class Normalized(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.layer_norm(torch.nn.functional.relu(x), (4,))
+
+    program = serialized(export(Normalized(), (torch.ones(4),), strict=True))
+    text = json.dumps(program)
+    moved = json.loads(re.sub(" at 0x([0-9a-f]+)", r" at 0x7\1", text))
+    assert text.count("<function relu at 0x") and moved != program
+    names = canonical_program(program).names
+    assert canonical_program(moved).names == names
+    renamed = json.loads(text.replace("<function relu at ", "<function other at "))
+    assert canonical_program(renamed).names != names
 
 
 def reclassed(program, rename):
