@@ -134,7 +134,6 @@ def make_commands(door: Any) -> dict[str, type[DoitCommand]]:
     commands = dict(getattr(door, "cmds", {}))
     for command in (*DoitMain.DOIT_CMDS, Run, List, Info, Forget, Clean, Help):
         commands[command.get_name()] = command
-    commands.pop("dumpdb", None)  # it can't read our file of states
     for name, verb in VERBS.items():
         commands[name] = type(name, (Verb,), {"name": name, "verb": verb})
     for name, verb in ANYWHERE.items():
