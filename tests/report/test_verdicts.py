@@ -7,6 +7,7 @@ import pytest
 from pipeline.features.headlines.figures import find_headline
 from pipeline.features.pages.heads import lead
 from pipeline.report.failures import (
+    describe_failed,
     describe_failure,
     failed_checks,
     first_culprit,
@@ -319,6 +320,8 @@ def test_what_failed_is_named_by_its_check():
     report["failures"] = ["m.pte has 3 bytes", "m: example 0, output: wrong", "n: does not load"]
     report["failures"] += ["too large"]
     assert failed_checks(report) == ["package", "numerics", "interface", "gate max_size"]
+    said = describe_failed({**report, "failures": ["too large"]}, "seq2seq")
+    assert re.search(r"\(and \d more causes in build/seq2seq/report\.md\)$", said), said
     assert first_culprit(report) == []
     report["methods"][1]["culprits"] = [{"what": "first divergence: aten.add"}, {"what": "then"}]
     assert first_culprit(report) == ["  n: first divergence: aten.add"]
