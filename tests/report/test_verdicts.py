@@ -321,7 +321,7 @@ def test_what_failed_is_named_by_its_check():
     report["failures"] += ["too large"]
     assert failed_checks(report) == ["package", "numerics", "interface", "gate max_size"]
     said = describe_failed({**report, "failures": ["too large"]}, "seq2seq")
-    assert re.search(r"\(and \d more causes in build/seq2seq/report\.md\)$", said), said
+    assert re.search(r"\(the report lists \d more causes: build/seq2seq/report\.md\)$", said), said
     assert first_culprit(report) == []
     report["methods"][1]["culprits"] = [{"what": "first divergence: aten.add"}, {"what": "then"}]
     assert first_culprit(report) == ["  n: first divergence: aten.add"]
