@@ -234,9 +234,10 @@ class Feature:
         perform: by the name of a kind in `kinds`, functions that perform its actions in a worker;
             each takes the action, the workspace and `run.stages.Stages`, and puts the result into
             the store.
-        live_view: returns a context manager that shows progress on a terminal, and yields the
-            function to call with each `report.events.Event`; takes the stream, the actions, and a
-            `run.batch.Outlook`. Its libraries are imported when it is entered.
+        live_view: returns a context manager that shows progress, and yields the function to call
+            with each `report.events.Event`; takes the stream, the actions, a `run.batch.Outlook`,
+            and the function that writes a line about an event. Its libraries are imported when it
+            is entered.
         explain_error: takes the error that ended an action and the workspace's folder; returns a
             line that says where and why.
         show_error: takes the text of an error, and the kind of the action that failed or "";

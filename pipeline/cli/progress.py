@@ -1,4 +1,4 @@
-"""Progress while actions run: a line per ended action or, on a terminal, a feature's live view."""
+"""Progress while actions run: a line per ended action, or a feature's view."""
 
 from __future__ import annotations
 
@@ -28,23 +28,11 @@ def progress_on(
         )
         stream.flush()
 
-    live_views = ()
-    if is_live(stream):
-        live_views = tuple(call_all("live_view", stream, actions, outlook))
-    if live_views:
-        with live_views[0] as show:
+    for view in call_all("live_view", stream, actions, outlook, line):
+        with view as show:
             yield show
-    else:
-        yield line
-
-
-def is_live(stream: Any) -> bool:
-    """Return whether a stream is a terminal on which lines can be redrawn.
-
-    CI logs are not, even though some claim to be terminals.
-    """
-    dumb = os.environ.get("TERM", "") in ("", "dumb")
-    return bool(stream.isatty()) and not dumb and not os.environ.get("CI")
+        return
+    yield line
 
 
 def terminal_width(

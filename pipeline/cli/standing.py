@@ -22,7 +22,7 @@ from pipeline.store.visible import one_line
 NOT_RUN: Verdict = "not run"
 _MOST_NAMED = 6  # methods in a line
 # "not run" alone, next to packages that are up to date, would seem to be about this run.
-_COUNTED = {NOT_RUN: "never run here"}
+_COUNTED = {NOT_RUN: "with methods not run"}
 
 
 class StandingVerdict(NamedTuple):

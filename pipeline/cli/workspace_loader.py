@@ -28,6 +28,7 @@ from pipeline.cli.run_options import RunOptions, take_options
 from pipeline.cli.selection import find_foreign_tasks, find_selection
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
+from pipeline.store.remedies import explain_error
 from pte_pipeline.import_path import is_untrusted, leave_workspace_out
 
 _NO_DODO = (
@@ -54,8 +55,8 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         self.has_foreign_tasks = False
         self.config = door.loader.config
         self.task_opts = door.loader.task_opts
-        # No task may have the name of a command.
-        self.cmd_names = sorted({*door.loader.cmd_names, *verbs})
+        # No task may have the name of a command. `dumpdb` can't read our file of states.
+        self.cmd_names = sorted({*door.loader.cmd_names, *verbs} - {"dumpdb"})
         self.namespace: Mapping[str, Any] | None = getattr(
             door.loader, "namespace", None
         )
@@ -71,11 +72,10 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
             super().setup({**opt_values, "seek_file": seek})
             if is_untrusted():  # doit added the dodo file's folder
                 leave_workspace_out(Path.cwd())
-        except (AttributeError, ImportError) as error:
-            hint = _explain_hidden(error, self.dodo)
-            if not hint:
-                raise
-            raise InvalidDodoFile(f"{self.dodo.name}: {error}; {hint}") from None
+        except (InvalidDodoFile, PipelineError):
+            raise
+        except Exception as error:
+            raise _explain_dodo_error(error, self.dodo) from None
 
     def load_doit_config(self) -> dict[str, Any]:
         """Return the dodo file's `DOIT_CONFIG`, with our defaults for missing keys."""
@@ -126,13 +126,13 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
             print(line)
 
 
-def _explain_hidden(error: Exception, dodo: Path | None) -> str:
-    """Describe the workspace module that our own package shadows; "" for any other error."""
+def _explain_dodo_error(error: Exception, dodo: Path) -> PipelineError:
+    """Describe what ended the import of a dodo file, or which module our own package hides."""
     from pipeline.program.import_errors import explain_hidden_at_top
 
-    if dodo:
-        return explain_hidden_at_top(error, dodo.parent)
-    return ""
+    hint = explain_hidden_at_top(error, dodo.parent)
+    why = f"{error}; {hint}" if hint else explain_error(error, dodo.parent)
+    return PipelineError(f"{dodo.name}: can't be imported: {why}")
 
 
 def _packages_with_rows(words: Sequence[str], plan: Plan) -> tuple[str, ...]:

@@ -119,6 +119,8 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         hint = "quote it"
     elif kind == "tuple_type" and re.fullmatch(r"[\w.:/-]{1,60}", word(value)):
         hint = f"write [{value}]"
+    elif key == "partitioners" and isinstance(value, dict):
+        hint = "write `[xnnpack: {}]`, with its options in the braces"
     return f"is {shown(value)}, {must}", hint
 
 

@@ -201,11 +201,10 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
         return mistrust
     folder = plan.workspace.package(package)
     for name, content in recorded["files"].items():
-        present = plan.workspace.file_digests.find_plain(f"{folder}/{name}")
-        if present is None:
-            return f"{package}/{name} is missing"
-        if present != content:
-            return f"{package}/{name} was edited"
+        path = folder / name
+        if plan.workspace.file_digests.find_plain(str(path)) != content:
+            wrong = "was edited" if path.exists() else "is missing"
+            return f"{package}/{name} {wrong}"
     return ""
 
 
@@ -232,7 +231,8 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
     # Doesn't ask whether the store still has the units, since that would read all their blobs.
     compiled = plan.workspace.state(package).get("compile", {})
     stale = [
-        f"{unit.method}: {_changes(plan, before, unit)}"
+        f"{unit.method}: "
+        + _changes(plan, before, unit).removeprefix(f"{unit.method}: ")
         for unit in plan.compiles(package) or ()
         if (before := compiled.get(str(unit.method))) != unit.digest
     ]

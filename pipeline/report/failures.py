@@ -69,7 +69,8 @@ def describe_failed(report: Json, folder: str) -> str:
     causes += sum(not gate["ok"] for gate in report.get("gates") or ())
     sentence = f"{', '.join(failed_checks(report))}: {cause}"
     if causes > 1:
-        sentence += f" (and {plural(causes - 1, 'more cause')} in {folder}/report.md)"
+        more = plural(causes - 1, "more cause")
+        sentence += f" (the report lists {more}: build/{folder}/report.md)"
     return sentence
 
 

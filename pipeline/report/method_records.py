@@ -141,8 +141,8 @@ _REFERENCE = (
         "reason": str,
         "compared": (
             list[str],
-            "The references: `reference('encode')` of the exporter, which runs PyTorch in eager",
-            "mode, or files of recorded outputs.",
+            "The references: `the reference of 'encode'`, which is the exporter's and runs PyTorch",
+            "in eager mode, or files of recorded outputs.",
         ),
         "calls": (int, "The number of calls that were compared."),
         "max_abs": (Figure, "The maximum absolute error over all outputs."),

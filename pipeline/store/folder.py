@@ -120,7 +120,8 @@ class StoreFolder:
 
         Raises `error` if it has another cause, or if the overflow can't be written to either.
         """
-        if self.overflow is None or error.errno not in _UNWRITABLE:
+        is_other = error.errno not in _UNWRITABLE and self.root.is_dir()
+        if self.overflow is None or is_other:
             raise error
         why = self.overflow / _WHY
         if not is_plain(why):

@@ -237,9 +237,36 @@ def test_a_dodo_file_that_imports_what_our_name_hides_is_told_in_a_line(
 ):
     write(tmp_path, {**OWN, "dodo.py": f"{line}\nfrom pte_pipeline.tasks import *\n"})
     code, said = doit(tmp_path, "list")
-    assert code == 3 and said.startswith(f"ERROR: dodo.py: {error}")
-    assert said.endswith(f"{HIDDEN}, which hides pipeline/ of this workspace; rename it\n")
+    assert code == 3 and said.startswith(f"ERROR: dodo.py: can't be imported: {error}")
+    assert said.endswith(f"{HIDDEN}, which hides pipeline/ of this workspace; rename it [PTE713]\n")
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("x = 1/0", "dodo.py:2: `x = 1/0`: ZeroDivisionError: division by zero"),
+        ("def task_x(:", "dodo.py:2: `def task_x(:`: SyntaxError: invalid syntax"),
+        ("import helper", "helper.py:1: `y = z`: NameError: name 'z' is not defined"),
+    ],
+)
+def test_an_error_in_a_dodo_file_is_one_line(tmp_path, monkeypatch, capsys, line, error):
+    dodo = f"from pte_pipeline.tasks import *\n{line}\n"
+    write(tmp_path, {"dodo.py": dodo, "helper.py": "y = z\n"})
+    monkeypatch.chdir(tmp_path)
+    for name in ("dodo", "helper"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["pte", "plan"])
+    assert main() == 3
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"ERROR: dodo.py: can't be imported: {error}")
+
+
+def test_commands_that_can_not_work_here_are_not_offered(doit, tmp_path):
+    """doit's `dumpdb` reads no SQLite file."""
+    assert doit(tmp_path, "init")[0] == 0
+    assert "dumpdb" not in doit(tmp_path, "nothing")[1]
 
 
 @pytest.mark.slow

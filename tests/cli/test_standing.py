@@ -32,7 +32,7 @@ def standing_of(*packages, allow=(), outcome="up-to-date"):
 def test_a_run_with_nothing_to_do_counts_what_has_not_passed():
     standing = standing_of("good", "int8", "phone")
     assert list(describe_packages(3, standing)) == [
-        "up to date: 3 packages, 1 never run here, 1 not judged"
+        "up to date: 3 packages, 1 with methods not run, 1 not judged"
     ]
     assert not is_all_accepted(standing)
     assert list(describe_standing(standing)) == [

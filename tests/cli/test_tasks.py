@@ -194,7 +194,7 @@ def test_what_two_packages_ask_for_is_compiled_once(built):
     assert reason.endswith("; compile one/decode is the same")
 
 
-@pytest.mark.parametrize("damage", ["edited", "truncated", "deleted", "manifest edited"])
+@pytest.mark.parametrize("damage", ["edited", "truncated", "deleted", "linked", "manifest edited"])
 def test_damaged_package_comes_back_from_the_store(built, damage):
     before = built.bytes_of("pair", "pair.pte")
     path = built.root / "build" / "pair" / "pair.pte"
@@ -204,6 +204,9 @@ def test_damaged_package_comes_back_from_the_store(built, damage):
         path.write_bytes(before[:100])
     elif damage == "deleted":
         path.unlink()
+    elif damage == "linked":
+        path.rename(path.with_name("other.pte"))
+        path.symlink_to("other.pte")
     else:
         path.with_name("manifest.json").write_text("{}")
     assert built.doit("info", "lower:pair") == 1

@@ -87,6 +87,14 @@ def test_no_message_is_in_the_words_of_pydantic():
             "validate.gates.max_memory_growth: is a list, must be a number",
         ),
         (
+            {"gates": {"max_latency": "5ms"}},
+            "validate.gates.max_latency: is '5ms', must be a number of milliseconds, such as 5.0",
+        ),
+        (
+            {"gates": {"max_load_time": {"native": "2s"}}},
+            "max_load_time.native: is '2s', must be a number of milliseconds, such as 5.0",
+        ),
+        (
             {"device_repeats": {"native": 1}},
             "validate.device_repeats.native: is 1, must be at least 2",
         ),
@@ -105,3 +113,12 @@ def test_values_for_devices(validate, message):
         parse_config("p", {**BASE, "validate": validate}, "f.yaml")
     (line,) = str(caught.value).splitlines()
     assert message in line
+
+
+def test_a_mapping_of_partitioners_becomes_a_list():
+    methods = {"f": {"partitioners": {"xnnpack": {}}}}
+    with pytest.raises(ConfigErrors) as caught:
+        parse_config("p", {**BASE, "methods": methods}, "f.yaml")
+    assert str(caught.value).endswith(
+        "must be a list; write `[xnnpack: {}]`, with its options in the braces"
+    )

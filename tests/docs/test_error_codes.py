@@ -16,7 +16,7 @@ from pipeline.features.help.error_codes import (
     read_groups,
     show_error,
 )
-from pipeline.store.errors import SourceError
+from pipeline.store.errors import PipelineError, SourceError
 from tests.support.bench import REPOSITORY
 from tests.support.error_entries import find_problems, make_workspace
 from tests.support.error_records import is_like
@@ -111,9 +111,10 @@ def test_a_code_has_a_page():
         assert max(map(len, lines[1:])) <= 100
         assert any(line.startswith("Remedy: ") for line in lines)
     assert describe_code("lower") is None
-    assert "did you mean PTE100?" in describe_code("PTE1")[0]
-    (line,) = describe_code("PTE1111")
-    assert line.startswith("no error has the code PTE1111; did you mean PTE111? ")
+    for code, near in (("PTE1", "PTE100"), ("PTE1111", "PTE111")):
+        line = f"no error has the code {code}; did you mean {near}?"
+        with pytest.raises(PipelineError, match=re.escape(line)):
+            describe_code(code)
 
 
 def test_the_code_is_at_the_end_of_each_line(monkeypatch):

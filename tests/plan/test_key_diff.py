@@ -180,7 +180,8 @@ TOLD = {
         ["calibration inputs of encode changed"],
     ),
     "object": ({"compiles": {"encode": A}}, {"compiles": {"encode": B}},
-               ["the object of encode changed"]),
+               ["method encode changed"]),
+    "left out": ({"compiles": {"encode": A}}, {"compiles": {}}, ["method encode was left out"]),
     "package": ({"files": {"m.pte": A}}, {"files": {"m.pte": B}}, ["the package's m.pte changed"]),
     "unknown program": (
         method(program=A),

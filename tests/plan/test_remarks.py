@@ -61,6 +61,18 @@ def test_this_package_itself_is_not_told():
     assert not list(_find_hidden_modules(REPOSITORY))
 
 
+def test_configs_in_subfolders_are_told(root):
+    configure(root)
+    folder = root / "partition_configs"
+    for name in ("phones/a.yaml", "phones/old/b.yml", "notes/readme.txt", ".git/c.yaml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    assert remarks(root) == [
+        "partition_configs/phones/: is a subfolder, so its configs (a.yaml, old/b.yml) are "
+        "ignored; move them to partition_configs/"
+    ]
+
+
 # Targets
 
 

@@ -7,6 +7,7 @@ import pytest
 from pipeline.features.headlines.figures import find_headline
 from pipeline.features.pages.heads import lead
 from pipeline.report.failures import (
+    describe_failed,
     describe_failure,
     failed_checks,
     first_culprit,
@@ -319,6 +320,8 @@ def test_what_failed_is_named_by_its_check():
     report["failures"] = ["m.pte has 3 bytes", "m: example 0, output: wrong", "n: does not load"]
     report["failures"] += ["too large"]
     assert failed_checks(report) == ["package", "numerics", "interface", "gate max_size"]
+    said = describe_failed({**report, "failures": ["too large"]}, "seq2seq")
+    assert re.search(r"\(the report lists \d more causes: build/seq2seq/report\.md\)$", said), said
     assert first_culprit(report) == []
     report["methods"][1]["culprits"] = [{"what": "first divergence: aten.add"}, {"what": "then"}]
     assert first_culprit(report) == ["  n: first divergence: aten.add"]
@@ -356,14 +359,14 @@ def referenced(verdict, **more):
     reference = {
         "verdict": verdict,
         "reason": "" if verdict == "passed" else "decode: it diverges",
-        "compared": ["reference('decode')"],
+        "compared": ["the reference of 'decode'"],
         "calls": 4,
         "max_abs": 0.0 if verdict == "passed" else 1.5,
         "of_limit": 0.0 if verdict == "passed" else 80.0,
         "skipped": [{"origin": "generated 1", "reason": "both raise"}],
     }
     if verdict == "failed":
-        what = "the export differs from reference('decode'): absolute error 1.5"
+        what = "the export differs from the reference of 'decode': absolute error 1.5"
         failure = {"method": "decode", "inputs": "example 0", "output": "output", "what": what}
         more["failures"] = [{**failure, "about": "reference"}]
         more |= {"ok": False, "verdict": "passed"}  # the verdict on its lowering
@@ -383,7 +386,7 @@ def test_an_export_has_a_verdict_of_its_own():
         assert find_headline([own])[:3] == (verdict, "1.50", "reference")
         made = render(report)
         row = rows(made["report.md"].decode(), "Worst figures of each method")[3]
-        assert row[1] == "reference (4 calls of the export, by reference('decode'))"
+        assert row[1] == "reference (4 calls of the export, by the reference of 'decode')"
         assert row[2].strip("*") == verdict
         case = made["junit.xml"].decode().split('name="reference"')[1].split("</testcase>")[0]
         assert ("<failure" if verdict == "failed" else f'<skipped message="{verdict}: ') in case

@@ -17,6 +17,18 @@ from tests.support.permissions import folders_of, mode, obey_permissions
 KEY = {"kind": "thing", "n": 1}
 
 
+@pytest.mark.parametrize("root", ["/proc/store", "file", "file/store"])
+def test_a_store_whose_folder_can_not_be_made_is_not_used(tmp_path, root):
+    (tmp_path / "file").write_bytes(b"")
+    store = Store(tmp_path / root, overflow=tmp_path / "build" / ".store")
+    blob = store.put(b"new")
+    assert store.read(blob) == b"new"
+    assert str(tmp_path / root) in store.why_overflow()
+    assert (tmp_path / "file").read_bytes() == b""
+    with pytest.raises(OSError):
+        Store(tmp_path / root).put(b"new")
+
+
 @pytest.fixture
 def obeying(tmp_path):
     """Return a function that calls another one in a process that obeys permissions."""

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from pipeline.backends.options import rule
 from pipeline.config.fields import OrByDevice, Size
 from pipeline.features.gates.gate import GateSubject, Json, Measured
 
-_Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+def _refuse_units(value: object) -> object:
+    """Raise an error that names the unit of a number, for a text such as `5ms`."""
+    if isinstance(value, str):
+        raise rule("must be a number of milliseconds, such as 5.0")
+    return value
+
+
+_Milliseconds = Annotated[
+    float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_refuse_units)
+]
 _Portion = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # One limit for all devices of the package, or one per device.
 Sizes = OrByDevice[Size]

@@ -16,6 +16,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.store.errors import PipelineError
+
 LEAST_LETTERS = 10  # in a template's part: fewer match unrelated messages
 _DATA = Path(__file__).with_name("error_codes.json")
 _VALUE = "…"  # the placeholder of a value in a template
@@ -136,8 +138,8 @@ def _find_group(line: str, kind: str) -> str:
 def describe_code(word: str) -> list[str] | None:
     """Return the lines of `doit help PTE101`.
 
-    A word that resembles a code gets one line that suggests the closest one. Any other word gives
-    None.
+    Any word that doesn't resemble a code gives None. Raises PipelineError, with the closest code,
+    if no error has the code.
     """
     if _CODE.fullmatch(word):
         return list(_describe(word.upper()))
@@ -150,8 +152,9 @@ def _describe(code: str) -> Iterator[str]:
         codes = sorted({*read_errors(), *read_groups()})
         longer = [known for known in codes if known.startswith(code)]
         near = longer or difflib.get_close_matches(code, codes, n=1, cutoff=0.0)
-        yield f"no error has the code {code}; did you mean {near[0]}? All are in {_PAGE}"
-        return
+        raise PipelineError(
+            f"no error has the code {code}; did you mean {near[0]}? All are in {_PAGE}"
+        )
     yield f"{code}: {facts['title']}"
     if message := facts.get("message"):
         yield ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.columns import columns
+from pipeline.cli.columns import columns, cut_middle
 from pipeline.cli.grammar import find_targets
+from pipeline.cli.progress import terminal_width
 from pipeline.features.native.emulator import explain_unknown_cpu
 from pipeline.features.native.planning import list_traceable
 from pipeline.features.native.profile_record import describe_profile, keep_profile
@@ -29,6 +31,9 @@ _REPEATS, _MOST_REPEATS = 20, 1000
 _MOST_ROWS = 25
 _DIGITS = 3  # decimals of milliseconds; delegates measure in microseconds
 _RIGHT = (2, 3, 4)
+_GAP = 2  # between columns
+_LEAST_NAME = 12
+_Row = tuple[str, ...]
 _UNSAFE = re.compile(r"[^\w.=+-]")
 
 
@@ -67,7 +72,7 @@ def run(
     profile = profile_method(action, plan.workspace, method, device, count)
     milliseconds = f"{profile.milliseconds:.{_DIGITS}f}"
     yield f"{package}/{method} on {device}: {milliseconds} ms a call, the median of {count}"
-    yield from describe_rows(profile.rows)
+    yield from describe_rows(profile.rows, terminal_width(sys.stdout))
     paths = _write(plan, package, f"{method}.{_UNSAFE.sub('-', device)}", profile)
     yield f"written: {', '.join(paths)}"
     record = describe_profile(device, count, profile.milliseconds, profile.rows)
@@ -126,9 +131,15 @@ def _choose_device(name: str, devices: Sequence[str], root: Path) -> str:
     return name
 
 
-def describe_rows(rows: Sequence[ProfileRow]) -> Iterator[str]:
-    """Yield the lines of a table of the longest rows, and one line that sums up the others."""
-    table = [("operator", "backend", "calls", "ms", "share", "source line")]
+def describe_rows(
+    rows: Sequence[ProfileRow], width: int | None = None
+) -> Iterator[str]:
+    """Yield the lines of a table of the longest rows, and one line that sums up the others.
+
+    Args:
+        width: the columns of the terminal, to which names and source lines are cut.
+    """
+    table: list[_Row] = [("operator", "backend", "calls", "ms", "share", "source line")]
     shown = rows
     if len(rows) > _MOST_ROWS + 1:  # a line about a single row would save nothing
         shown = rows[:_MOST_ROWS]
@@ -137,11 +148,30 @@ def describe_rows(rows: Sequence[ProfileRow]) -> Iterator[str]:
         share = _format_share(row.share)
         calls = str(row.calls)
         table.append((row.name, row.backend, calls, milliseconds, share, row.where))
-    yield from columns(table, _RIGHT, rule=True)
+    yield from columns(_fit(table, width), _RIGHT, rule=True)
     others = rows[len(shown) :]
     if others:
         share = _format_share(sum(row.share for row in others))
         yield f"and {len(others)} more rows, {share} in total"
+
+
+def _fit(table: list[_Row], width: int | None) -> list[_Row]:
+    """Cut the first and the last column of a table to fit a width, the wider one first."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    if width is None:
+        return table
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width
+    first, last = widths[0], widths[-1]
+    while excess > 0 and max(first, last) > _LEAST_NAME:
+        if first > last:
+            first -= 1
+        else:
+            last -= 1
+        excess -= 1
+    return [
+        (cut_middle(name, first), *figures, cut_middle(where, last))
+        for name, *figures, where in table
+    ]
 
 
 def _format_share(share: float) -> str:

@@ -60,8 +60,6 @@ def describe_unreferenced(methods: Sequence[Json]) -> Iterator[str]:
 
 
 def _kind(origin: str) -> str:
-    # `features/references/recorder.py` writes this prefix.
-    ran = origin.startswith("reference(")
-    if ran:
-        return "PyTorch in eager mode"
-    return "recorded outputs"
+    if origin.startswith("golden/"):  # the folder of files of recorded outputs
+        return "recorded outputs"
+    return "PyTorch in eager mode"

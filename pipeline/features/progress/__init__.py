@@ -1,4 +1,4 @@
-"""Progress: running actions and the remaining time, drawn on the terminal during a run."""
+"""Progress: running actions and the remaining time, on a terminal or as lines of a log."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "progress",
-    "show running actions and the remaining time on a terminal",
-    live_view="pipeline.features.progress.live:show_live",
+    "show running actions and the remaining time; in a log, only actions that take long",
+    live_view="pipeline.features.progress.live:show_progress",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Any
 from pipeline.cli.columns import cut_middle
 from pipeline.cli.terminal import escaping, unguarded
 from pipeline.features.progress.ahead import drop_settled, find_tasks, place_of
+from pipeline.features.progress.long_actions import report_long_actions
 from pipeline.plan.actions import Action
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, outcome_word
@@ -122,7 +124,29 @@ class Tally:
 
 
 @contextmanager
-def show_live(
+def show_progress(
+    stream: Any, actions: Sequence[Action], outlook: Outlook, show_line: Show
+) -> Iterator[Show]:
+    """Show progress as the stream allows; `show_line` writes the line of an ended action."""
+    if is_live(stream):
+        with _draw_live(stream, actions, outlook) as show:
+            yield show
+    else:
+        with report_long_actions(stream, actions, outlook, show_line) as show:
+            yield show
+
+
+def is_live(stream: Any) -> bool:
+    """Return whether a stream is a terminal on which lines can be redrawn.
+
+    CI logs are not, even though some claim to be terminals.
+    """
+    dumb = os.environ.get("TERM", "") in ("", "dumb")
+    return bool(stream.isatty()) and not dumb and not os.environ.get("CI")
+
+
+@contextmanager
+def _draw_live(
     stream: Any, actions: Sequence[Action], outlook: Outlook
 ) -> Iterator[Show]:
     """Yield the function to call with each event; the view is redrawn in the meantime."""

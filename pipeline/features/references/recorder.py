@@ -104,7 +104,7 @@ def with_defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
 
 def name_origin(method: str) -> str:
     """Return the name of the recording of an exporter's reference."""
-    return f"reference({method!r})"
+    return f"the reference of {method!r}"
 
 
 class ReferenceRecorder:

@@ -47,7 +47,7 @@ class Recording:
     """The recorded calls of a reference.
 
     Attributes:
-        origin: a human-readable name: `reference('encode')`, or a file of the workspace.
+        origin: a human-readable name: `the reference of 'encode'`, or a file of the workspace.
         sequences: calls one after another, each sequence from the initial state.
         here: whether PyTorch ran it with the export, so that both round alike.
         random: how the reference differs from itself, in words; "" if it is deterministic.

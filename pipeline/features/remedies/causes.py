@@ -5,6 +5,8 @@ Errors are recognized by type here, because anyone could have written their text
 
 from __future__ import annotations
 
+import re
+import resource
 import subprocess
 import sys
 
@@ -18,6 +20,16 @@ def is_of_an_operator(error: BaseException) -> bool:
     """
     elsewhere = (OSError, MemoryError, ImportError, subprocess.SubprocessError)
     return not any(isinstance(cause, elsewhere) for cause in iter_causes(error))
+
+
+def is_of_a_file_limit(error: BaseException) -> bool:
+    """Return whether a file can have become too large.
+
+    Torch doesn't say why it can't write an archive, so then only a limit of this process counts.
+    """
+    if re.search("unexpected pos|StreamWriter", str(error)) is None:
+        return True
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
 
 
 def is_of_installed(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.features.remedies.causes import (
+    is_of_a_file_limit,
     is_of_an_operator,
     is_of_installed,
     is_of_this_package,
@@ -57,11 +58,12 @@ MACHINE = (
         errno.ENOSPC,
         errno.EDQUOT,
     ),
-    _remedy(
+    Remedy(
         "file size",
-        r"File too large",
+        r"File too large|PytorchStreamWriter failed|inline_container\.cc.*unexpected pos",
         "raise the limit on file sizes (`ulimit -f`)",
-        errno.EFBIG,
+        (errno.EFBIG,),
+        is_of_a_file_limit,
     ),
     _remedy(
         "memory",

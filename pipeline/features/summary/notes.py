@@ -14,13 +14,14 @@ from pipeline.report.formatting import percent, size_range
 from pipeline.report.packages import describe_left_out
 from pipeline.report.records import read_drops, read_fitting, read_manifest
 from pipeline.report.references import UNREFERENCED, describe_limits, is_unreferenced
-from pipeline.report.verdicts import is_accepted
+from pipeline.report.verdicts import Verdict, is_accepted
 from pipeline.store.errors import listed
 from pipeline.store.files import CONTENTS, REPORT
 from pipeline.store.remedies import range_remedy
 from pipeline.store.visible import one_line
 
 _MOST_UNREFERENCED = 4
+_UNSETTLED: tuple[Verdict, ...] = ("not run", "not judged")
 
 
 def describe_linked(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
@@ -92,8 +93,8 @@ def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """Yield a line for each remark on the validations of this run.
 
     Each validation that was cut short, each method that is held to limits of its reference, and
-    each reason why methods are not judged (unless that is allowed) has a line. All methods that
-    were compared only with their exported programs share one.
+    each reason why methods are not run or not judged (unless that is allowed) has a line. All
+    methods that were compared only with their exported programs share one.
     """
     unreferenced: list[str] = []
     reports: dict[str, Mapping[str, Any]] = {}
@@ -106,8 +107,7 @@ def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
         report = read_fitting(plan.workspace.package(package) / REPORT)
         if not report:
             continue
-        if not _is_allowed(plan, package):
-            reports[package] = report
+        reports[package] = report
         if left_out := describe_left_out(report):
             yield f"{package}: {left_out}"
         methods = [
@@ -121,13 +121,19 @@ def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
                 yield one_line(
                     f"{package}/{method['method']}: held to {limits} of its reference"
                 )
-    yield from describe_unjudged(reports)
+    for verdict in _UNSETTLED:
+        refused = {
+            package: report
+            for package, report in reports.items()
+            if not _is_allowed(plan, package, verdict)
+        }
+        yield from describe_unjudged(verdict, refused)
     if unreferenced:
         yield one_line(f"{UNREFERENCED}: {listed(unreferenced, _MOST_UNREFERENCED)}")
 
 
-def _is_allowed(plan: Plan, package: str) -> bool:
-    """Return whether a package is accepted if nothing judges it."""
+def _is_allowed(plan: Plan, package: str, verdict: Verdict) -> bool:
+    """Return whether a package with this verdict is accepted."""
     facts = plan.workspace.state(package).get("validate", {})
     allowed = (*facts.get("allow", ()), *plan.workspace.allow)
-    return is_accepted("not judged", allowed)
+    return is_accepted(verdict, allowed)

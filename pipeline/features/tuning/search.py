@@ -92,12 +92,12 @@ class Search:
         # The present config joins the first batch, which saves a doit run of its own.
         present, *trials = self._try([None, *next(batches, ())])
         self.trials = trials
+        yield len(self.trials), self.number
         with suppress(StopIteration):
             while True:
-                choices = batches.send(trials)
-                yield len(self.trials), self.number
-                trials = self._try(choices)
+                trials = self._try(batches.send(trials))
                 self.trials += trials
+                yield len(self.trials), self.number
         # A combination may mean the same as the present config.
         if all(trial.name != self.present for trial in self.trials):
             self.trials.insert(0, present)

@@ -6,7 +6,8 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "unused",
-    "report files in passes/ and operators/ that are unused or not valid Python",
+    "report files in passes/ and operators/ that are unused or not valid Python, and "
+    "configs in subfolders",
     remarks="pipeline.features.unused.code_files:find_remarks",
     check_files="pipeline.features.unused.code_files:find_broken_files",
 )

@@ -1,13 +1,14 @@
-"""Finds code files in a workspace that are unused or not valid Python, and hidden modules.
+"""Finds unused files, invalid Python and hidden modules in a workspace.
 
 A file in `passes/` or `operators/` is used if a config or a setting names it, or if a module of the
 workspace imports it. Nothing is imported to find out. A module of the workspace is hidden if this
-package has its name.
+package has its name. A config in a subfolder is never used.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -18,8 +19,9 @@ import pipeline
 from pipeline.plan.plan import Plan
 from pipeline.plan.user_code import list_files, open_code
 from pipeline.program.workspace_modules import find_elsewhere
-from pipeline.store.errors import Problem
+from pipeline.store.errors import Problem, listed
 from pipeline.store.toolchain import code
+from pipeline.store.workspace import CONFIG_SUFFIXES
 
 _SHARED = (".so", ".dylib", ".dll")
 _TEXT_OF_MODULE = r"(passes|operators)[./][\w./-]+"
@@ -226,6 +228,7 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
         if remark.file not in broken_files:
             yield remark
     yield from _find_hidden_modules(plan.workspace.root)
+    yield from _find_nested_configs(plan.workspace.configs, plan.workspace.root)
 
 
 def find_broken_files(plan: Plan) -> list[Problem]:
@@ -251,3 +254,17 @@ def _find_hidden_modules(root: Path) -> Iterator[Problem]:
                 "is hidden here: `import pipeline` means the package of pte-pipeline"
             )
             yield Problem(name, "", remark, "rename it if models or passes import it")
+
+
+def _find_nested_configs(folder: Path, root: Path) -> Iterator[Problem]:
+    """Yield a problem for each subfolder of the folder of configs that has configs."""
+    for path in sorted(folder.glob("[!.]*/")):
+        nested = sorted(p for p in path.rglob("[!.]*") if p.suffix in CONFIG_SUFFIXES)
+        if nested:
+            names = listed([p.relative_to(path).as_posix() for p in nested], 3)
+            yield Problem(
+                f"{os.path.relpath(path, root)}/",
+                "",
+                f"is a subfolder, so its configs ({names}) are ignored",
+                f"move them to {folder.name}/",
+            )

@@ -188,7 +188,7 @@ def describe_link(difference: Difference, file: str) -> str | None:
     """Describe a difference in a field that only link keys have; return None for any other."""
     match difference.path:
         case ("compiles", unit):
-            return f"the object of {unit} {difference.change()}"
+            return f"method {unit} {difference.change('was added', 'was left out')}"
         case ("metadata", "revision") if difference.old and difference.new:
             return f"the commit in metadata: {difference.values}"
         case ("metadata", "revision"):

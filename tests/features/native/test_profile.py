@@ -86,6 +86,17 @@ def test_the_table_has_the_longest_rows():
     assert last == "and 5 more rows, 70.0 % in total"
 
 
+def test_the_table_fits_a_terminal():
+    rows = make_rows(RUNS, INSTRUCTIONS)
+    whole = list(describe_rows(rows))
+    widest = max(map(len, whole))
+    assert list(describe_rows(rows, widest)) == whole
+    for width in (widest - 1, widest - 10):
+        cut = list(describe_rows(rows, width))
+        assert max(map(len, cut)) == width and len(cut) == len(whole)
+    assert max(map(len, describe_rows(rows, 10))) < widest  # as narrow as names allow
+
+
 def test_a_profile_stays_while_the_files_are_the_same(built):
     """After the run, files that a validation rewrote have it again."""
     workspace = open_workspace(built.root)

@@ -6,8 +6,10 @@ import time
 
 import pytest
 
-from pipeline.cli.progress import is_live, progress_on, terminal_width
-from pipeline.features.progress.live import Tally, clock
+from pipeline.cli.progress import progress_on, terminal_width
+from pipeline.features.progress import long_actions
+from pipeline.features.progress.live import Tally, clock, is_live
+from pipeline.features.progress.long_actions import LongActions
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event
 from pipeline.run.action_status import ActionStatus
@@ -106,6 +108,33 @@ def test_only_terminals_are_redrawn(monkeypatch, stream, given, live):
         show(ended("a"))
     plain = "built    compile p/a" + " " * 37 + "1.2 s\n"
     assert (made.getvalue() == plain) is not live
+
+
+def test_a_log_says_at_growing_intervals_what_is_still_running():
+    statuses = {"a": ActionStatus("to edge")}
+    running = LongActions(ACTIONS, outlook(statuses))
+    lines = {now: list(running.look(now)) for now in range(5, 500, 5)}
+    assert {now: shown for now, shown in lines.items() if shown} == {
+        5 + seconds: [f"still running: compile p/a ({seconds} s, to edge)"]
+        for seconds in (60, 120, 240, 480)
+    }
+    statuses.clear()  # it ended
+    assert not list(running.look(600))
+    statuses["a"] = ActionStatus("to edge")  # and runs again
+    assert not list(running.look(605))
+    assert list(running.look(665))
+
+
+def test_a_log_gets_these_lines_while_actions_run(monkeypatch):
+    monkeypatch.setattr(long_actions, "_FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(long_actions, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    stream = io.StringIO()
+    with progress_on(stream, ACTIONS, outlook({"b": ActionStatus("quantize")})) as show:
+        time.sleep(0.2)
+        show(ended("b"))
+    first, *_, last = stream.getvalue().splitlines()
+    assert first == "still running: compile p/b (0 s, quantize)"
+    assert last.startswith("built    compile p/b")
 
 
 def test_no_color_is_heeded(monkeypatch):

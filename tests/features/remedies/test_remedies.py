@@ -41,10 +41,12 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.features.quantization.quantize import quantize
 from pipeline.features.remedies import remedies
 from pipeline.features.remedies.explain_error import explain_error
+from pipeline.features.remedies.remedies import add_remedy
 from pipeline.features.remedies.table import MACHINE, REMEDIES
 from pipeline.program.inputs import InputSet
 from pipeline.program.patching import replaced
 from pipeline.run.stages import Stages
+from pipeline.store.errors import describe_error
 from tests.support import rejected
 from tests.support.buffers import Added, Copied, Given, Used, UsedCopy
 from tests.support.configs import parse_config
@@ -592,3 +594,14 @@ def test_a_tool_that_found_no_room_has_that_cause(monkeypatch):
     monkeypatch.setattr(remedies, "is_full", lambda folder: True)
     text = explain(lacking(lambda: subprocess.run(["false"], check=True)).fails)
     assert "free disk space" in text
+
+
+def test_an_archive_that_exceeds_the_limit_on_file_sizes(tmp_path):
+    """Torch's error doesn't say why it can't write."""
+    with pytest.raises(RuntimeError) as caught, limited(resource.RLIMIT_FSIZE, 1 << 16):
+        torch.save(torch.zeros(1 << 16), tmp_path / "big.pt")
+    text = describe_error(caught.value)
+    advice = "; raise the limit on file sizes (`ulimit -f`)"
+    assert not add_remedy(text, error=caught.value).endswith(advice)  # there is no limit now
+    with limited(resource.RLIMIT_FSIZE, 1 << 16):
+        assert add_remedy(text, error=caught.value).endswith(advice)

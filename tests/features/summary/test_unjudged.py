@@ -1,5 +1,6 @@
-"""The end of a run says why methods are not judged."""
+"""The end of a run says why methods are not judged or not run."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,18 +35,43 @@ def test_each_reason_has_a_line_with_its_methods():
             ]
         },
     }
-    assert list(describe_unjudged(reports)) == [
+    assert list(describe_unjudged("not judged", reports)) == [
         "not judged: a/encode: no elements",
         "not judged: a/decode, b/run: no limit on its accuracy",
     ]
-    assert list(describe_unjudged({})) == []
+    assert list(describe_unjudged("not judged", {})) == []
 
 
 def test_many_reasons_are_counted():
     methods = [method(f"m{number}", "not judged", f"SQNR {number} dB") for number in range(5)]
-    lines = list(describe_unjudged({"a": {"methods": methods}}))
+    lines = list(describe_unjudged("not judged", {"a": {"methods": methods}}))
     assert lines[:3] == [f"not judged: a/m{n}: SQNR {n} dB" for n in range(3)]
     assert lines[3:] == ["not judged: 2 more reasons in the reports"]
+
+
+def test_a_method_that_did_not_run_has_its_reason():
+    reports = {
+        "a": {"methods": [method("encode", "not run", "no QNN on this machine")]},
+        "b": {
+            "methods": [method("f", "not run", "not requested"), method("g", "not run", "no QNN")],
+            "only": ["g"],
+        },
+    }
+    assert list(describe_unjudged("not run", reports)) == [
+        "not run: a/encode: no QNN on this machine",
+        "not run: b/g: no QNN",
+    ]
+
+
+@pytest.mark.parametrize("allow", [(), ("not-run",)])
+def test_an_allowed_verdict_needs_no_reason(tmp_path, monkeypatch, allow):
+    report = {"methods": [method("encode", "not run", "no QNN", kind="device")]}
+    monkeypatch.setattr(notes, "read_fitting", lambda path: report)
+    workspace = open_workspace(tmp_path)
+    plan = SimpleNamespace(workspace=dataclasses.replace(workspace, allow=allow))
+    action = Action("validate", "m", "p", "", {"of": "p"}, LinkInputs())
+    lines = list(notes.describe_validated(plan, [make_event(action, "built")]))
+    assert ("not run: p/encode: no QNN" in lines) == (not allow)
 
 
 @pytest.mark.parametrize("outcome", ["built", "not-run"])
