@@ -242,6 +242,21 @@ def test_a_dodo_file_that_imports_what_our_name_hides_is_told_in_a_line(
     assert len(said.splitlines()) == 1
 
 
+@pytest.fixture
+def pte(monkeypatch):
+    """Return the program `pte`, whose changes to this process are taken back afterwards."""
+    monkeypatch.setattr(DoitMain, "BIN_NAME", "doit")
+    # The program changes which bytecode is trusted in its process.
+    monkeypatch.setattr(SourceFileLoader, "get_data", SourceFileLoader.get_data)
+    monkeypatch.setattr(bytecode, "_copied_well", ())
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pte", *words])
+        return main()
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -250,15 +265,14 @@ def test_a_dodo_file_that_imports_what_our_name_hides_is_told_in_a_line(
         ("import helper", "helper.py:1: `y = z`: NameError: name 'z' is not defined"),
     ],
 )
-def test_an_error_in_a_dodo_file_is_one_line(tmp_path, monkeypatch, capsys, line, error):
+def test_an_error_in_a_dodo_file_is_one_line(tmp_path, monkeypatch, capsys, pte, line, error):
     dodo = f"from pte_pipeline.tasks import *\n{line}\n"
     write(tmp_path, {"dodo.py": dodo, "helper.py": "y = z\n"})
     monkeypatch.chdir(tmp_path)
     for name in ("dodo", "helper"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "argv", ["pte", "plan"])
-    assert main() == 3
+    assert pte("plan") == 3
     [said] = capsys.readouterr().err.splitlines()
     assert said.startswith(f"ERROR: dodo.py: can't be imported: {error}")
 
@@ -288,16 +302,11 @@ def test_a_package_is_built_beside_a_module_of_our_name(doit, tmp_path):
     assert line.endswith("No module named 'pipeline.steps' [PTE200]")
 
 
-def test_pte_answers_beside_a_project_of_others(tmp_path, monkeypatch, capsys):
+def test_pte_answers_beside_a_project_of_others(tmp_path, monkeypatch, capsys, pte):
     (tmp_path / "dodo.py").write_text("def task_hi():\n    return {'actions': None}\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(DoitMain, "BIN_NAME", "doit")
-    # The program changes which bytecode is trusted in its process.
-    monkeypatch.setattr(SourceFileLoader, "get_data", SourceFileLoader.get_data)
-    monkeypatch.setattr(bytecode, "_copied_well", ())
     for line, status in (("help init", 0), ("--help", 0), ("init -h", 0), ("lower", 3)):
-        monkeypatch.setattr(sys, "argv", ["pte", *line.split()])
-        assert main() == status, line
+        assert pte(*line.split()) == status, line
     printed = capsys.readouterr()
     assert printed.out.count("usage: pte init [folder]") == 2 and "  pte lower   " in printed.out
     assert printed.err.startswith("ERROR: no workspace here: no dodo.py with ")

@@ -265,7 +265,8 @@ MISTAKES = [
     ("methods.encode.partitioners", "xnnpack",
      "methods.encode.partitioners: is 'xnnpack', must be a list; write [xnnpack]"),
     ("methods.encode.partitioners", {"xnnpack": {}},
-     f"methods.encode.partitioners: is a mapping, must be a list; {PORTABLE}"),
+     "methods.encode.partitioners: is a mapping, must be a list; write `[xnnpack: {}]`, with its "
+     "options in the braces"),
     ("methods.encode.partitioners.0", "xnnpak", "methods.encode.partitioners[0]: unknown "
      "partitioner 'xnnpak'; did you mean 'xnnpack'? known: xnnpack"),
     ("methods.encode.partitioners.0", {"xnnpack": None, "per_op_mode": True},

@@ -190,7 +190,7 @@ class _Elsewhere:
     root = build = Path("/nonexistent")
     remote = SimpleNamespace(describe=describe_use)
     store = SimpleNamespace(remote=remote, cap=None, why_overflow=lambda: "")
-    configs = SimpleNamespace(packages=(), summary=lambda package: None)
+    configs = SimpleNamespace(packages=(), summary=lambda package: None, glob=lambda pattern: ())
     operators = ()
     operators_folder = True
     allow = ()
