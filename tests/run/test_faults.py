@@ -125,20 +125,25 @@ def test_two_runs_at_once_agree(built):
     assert not list(built.store.rglob(".tmp-*"))
 
 
-@pytest.mark.parametrize("where", ["store", "build"])
-def test_folder_that_cannot_be_written_is_told_before_anything_is_compiled(built, where):
+def test_a_build_folder_that_cannot_be_written_is_told_before_anything_is_compiled(built):
     shutil.rmtree(built.root / "build")
-    if where == "build":
-        (built.root / "build").write_text("a file where the folder should be")
-        assert built.doit("lower") == 3
-        assert "build/: File exists; it must be a writable folder" in built.output
-    else:
-        shutil.rmtree(built.store)
-        built.store.write_text("a file where the folder should be")
-        assert built.doit("lower") == 1
-        assert f"{built.store}: " in built.output
-        assert built.outcomes()["export pair"] == "failed"
+    (built.root / "build").write_text("a file where the folder should be")
+    assert built.doit("lower") == 3
+    assert "build/: File exists; it must be a writable folder" in built.output
     assert "Traceback" not in built.output
+
+
+def test_a_build_whose_store_cannot_be_made_uses_its_own(built):
+    shutil.rmtree(built.root / "build")
+    shutil.rmtree(built.store)
+    built.store.write_text("a file where the folder should be")
+    assert built.doit("lower") == 0
+    assert built.outcomes()["compile pair/encode"] == "built"
+    own = built.root / "build" / ".store"
+    assert f"{own}, for this workspace only" in built.output
+    assert str(built.store) in built.output and "Traceback" not in built.output
+    assert built.doit("lower") == 0
+    assert built.outcomes()["link pair"] == "up-to-date"
 
 
 APART = """

@@ -56,7 +56,7 @@ def describe_schedule(schedule: Mapping[str, Any]) -> Iterator[str]:
     worked = sum(action["seconds"] for action in chain)
     yield (
         f"Longest chain: {', '.join(links)}: {duration(worked)} of {duration(whole)}, more "
-        "workers would not shorten it"
+        "workers would not shorten this chain"
     )
     workers = schedule["workers"]
     total = whole * workers

@@ -67,7 +67,8 @@ def test_the_words_of_a_schedule():
     schedule, _ = describe_schedule(RUN, 2)
     assert list(words_of(schedule)) == [
         "Longest chain: export net 10.0 s, compile pack/slow 20.0 s, link pack 2.0 s, "
-        "validate pack 7.0 s (waited 1.0 s): 39.0 s of 40.0 s, more workers would not shorten it",
+        "validate pack 7.0 s (waited 1.0 s): 39.0 s of 40.0 s, more workers would not shorten "
+        "this chain",
         "2 workers: idle for 35.0 s of 1 min 20 s (44 %), 4.0 s of it while an action was ready",
     ]
     assert read_schedule({"otherData": {"schedule": schedule}}) == schedule
