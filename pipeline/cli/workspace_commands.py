@@ -71,9 +71,8 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
     except CmdParseError as error:  # doit would print all options
-        text = (
-            str(error).partition(" (parsing")[0].removeprefix("Error parsing Command: ")
-        )
+        text = str(error).partition(" (parsing")[0]
+        text = text.removeprefix("Error parsing Command: ")
         raise InvalidCommand(show_error(f"{text}; see `doit help`")) from error
 
 

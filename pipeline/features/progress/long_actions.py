@@ -19,7 +19,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class LongActions:
-    """How long the running actions have been running, and when each is reported next."""
+    """The running actions of a run: since when each runs, and when a line about it is due."""
 
     def __init__(self, actions: Sequence[Action], outlook: Outlook) -> None:
         self._actions = actions

@@ -2,8 +2,11 @@
 
 record           runs an exporter's references, in a process that may die
 recorder         the recorded calls, each from the state in which the exporter left its modules
+generated_sets   the inputs of these calls besides examples
 reference_state  that state, and how it is restored
 random_calls     calls that make a reference return different values each time
+training_mode    modules in training mode, which may do the same
+own_program      references that only call the exported program
 guarded          the process that records
 recordings       recorded calls, as the store keeps them
 golden           reads recorded outputs from a file as such calls

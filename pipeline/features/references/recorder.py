@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from time import monotonic
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from pipeline.features.references.generated_sets import SEED, generate_sets
 from pipeline.features.references.guarded import Begin
 from pipeline.features.references.own_program import (
     OWN_PROGRAM,
@@ -49,19 +49,12 @@ from pipeline.features.references.reference_state import (
     ChangedParameterError,
     KeptState,
     Key,
-    iter_reachable,
     preserving_globals,
     seed_all,
 )
+from pipeline.features.references.training_mode import find_modules_in_training
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
-from pipeline.program.random_inputs import (
-    Fill,
-    Generator,
-    fill_large,
-    fill_zeros,
-    generate_inputs,
-)
 from pipeline.program.random_operators import find_random_operators
 from pipeline.store.errors import log_traceback
 from pipeline.store.reasons import reason
@@ -70,14 +63,6 @@ from pipeline.validate.determinism import REPEATS
 
 Reference = Callable[..., Any]
 Calls = Sequence[tuple[str, InputSet]]
-_SEED = 0
-# Generated input sets of each method: the least sizes, the greatest, and some in between.
-_GENERATED = 3
-# Cases that random values miss: an export that saturates or divides differently shows up there.
-_EXTREMES: tuple[tuple[str, Fill], ...] = (
-    ("zeros", fill_zeros),
-    ("large, 1024 times", partial(fill_large, 10)),
-)
 _STEPS = 3  # calls of a method in sequence, if it keeps state
 _MOST_STARTS = 6  # number of such sequences
 _MOST_EXAMPLES = 32
@@ -85,11 +70,6 @@ _MOST_EXAMPLES = 32
 # more often, for about this number of seconds.
 _RUNS, _RUNS_OF_RANDOM, _MOST_RUNS, _MOST_SECONDS = 2, 6, 64, 5
 _MOST_BYTES = 1 << 28  # of a method's outputs, which the store keeps
-_OTHERWISE_IN_TRAINING = (
-    torch.nn.modules.dropout._DropoutNd,
-    torch.nn.modules.batchnorm._NormBase,
-    torch.nn.RNNBase,
-)
 
 
 @contextmanager
@@ -149,7 +129,7 @@ class ReferenceRecorder:
             name: list(examples[name][:_MOST_EXAMPLES]) for name in references
         }
         self._generated = {
-            name: _generate_sets(programs[name], examples[name]) for name in references
+            name: generate_sets(programs[name], examples[name]) for name in references
         }
 
     def record(self) -> dict[str, Recording]:
@@ -267,10 +247,10 @@ class ReferenceRecorder:
             recording, sequences=sequences, divergence=divergence, skipped=skipped
         )
 
-    def _label(self, calls: Calls, seed: int = _SEED) -> str:
+    def _label(self, calls: Calls, seed: int = SEED) -> str:
         return f"{seed}: {' > '.join(f'{method} on {inputs.origin}' for method, inputs in calls)}"
 
-    def _run(self, calls: Calls, seed: int = _SEED) -> list[RecordedCall]:
+    def _run(self, calls: Calls, seed: int = SEED) -> list[RecordedCall]:
         """Call references one after another from the initial state, until one raises."""
         label = self._label(calls, seed)
         if label in self._deaths:
@@ -319,26 +299,14 @@ class ReferenceRecorder:
         if first.error:
             return "", []
         draws = bool(find_random_operators(self._programs[method]))
-        training = _modules_in_training(self._references[method])
-        runs = _RUNS_OF_RANDOM if draws or training else _RUNS
-        calls: list[str] = []
-        random = ""
-        started = monotonic()
-        for seed in range(1, _MOST_RUNS):
-            if seed == _RUNS:
-                # The result of this run doesn't count: torch can't compile while it is watched.
-                calls = self._find_random_calls(method, inputs)
+        training = find_modules_in_training(self._references[method])
+        random = self._find_difference(first, range(1, _RUNS))
+        calls = self._watch(method, inputs)
+        if not random and (draws or training or draws_numbers(calls)):
             # Runs may agree by chance: a layer may be dropped in few of them.
-            if seed == runs and (draws or training or draws_numbers(calls)):
-                runs = _MOST_RUNS
-            late = seed >= _RUNS_OF_RANDOM and monotonic() - started > _MOST_SECONDS
-            if random or late or seed >= runs:
-                break
-            (repeated,) = self._run([(method, inputs)], seed)
-            random = _describe_repetition(repeated, first)
+            random = self._find_difference(first, range(_RUNS, _MOST_RUNS))
         if not random:
             return "", []
-        calls = calls or self._find_random_calls(method, inputs)
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
         elif calls:
@@ -348,7 +316,26 @@ class ReferenceRecorder:
             self._run([(method, inputs)], seed)[0].outputs for seed in seeds
         ]
 
-    def _find_random_calls(self, method: str, inputs: InputSet) -> list[str]:
+    def _find_difference(self, first: RecordedCall, seeds: range) -> str:
+        """Return how a call with another of these seeds differs from an earlier one, or "".
+
+        The seeds from `_RUNS_OF_RANDOM` on are left out once `_MOST_SECONDS` have passed.
+        """
+        started = monotonic()
+        for seed in seeds:
+            if seed >= _RUNS_OF_RANDOM and monotonic() - started > _MOST_SECONDS:
+                break
+            (repeated,) = self._run([(first.method, first.inputs)], seed)
+            if differs := _describe_repetition(repeated, first):
+                return differs
+        return ""
+
+    def _watch(self, method: str, inputs: InputSet) -> list[str]:
+        """Return a reference's calls of random functions; note if it calls its own program.
+
+        The result of the watched run doesn't count: torch can't compile while it is watched.
+        """
+
         def run() -> None:
             with watching_programs() as called:
                 self._run([(method, inputs)], _MOST_RUNS)
@@ -372,7 +359,7 @@ class ReferenceRecorder:
         self._begin(label)
         try:
             with self._defaults():
-                seed_all(_SEED)
+                seed_all(SEED)
                 for call in before:  # to reach the last call's initial state
                     self._call(call.method, call.inputs)
                 program, reference = (
@@ -400,29 +387,3 @@ def _describe_repetition(repeated: RecordedCall, first: RecordedCall) -> str:
     if differs := describe_difference(repeated.outputs, first.outputs):
         return f"the reference is random: {differs} between two runs on the same inputs"
     return ""
-
-
-def _generate_sets(
-    program: ExportedProgram, examples: Sequence[InputSet]
-) -> list[InputSet]:
-    """Return random input sets of several sizes, then zeros and large values."""
-    sets = generate_inputs(program, _GENERATED, _SEED, examples)
-    generator = Generator(program, _SEED, examples)
-    for number, (note, fill) in enumerate(_EXTREMES, len(sets)):
-        sets.append(generator.set(number, 2, fill, note))
-    return sets
-
-
-def _modules_in_training(reference: Reference) -> list[str]:
-    """Return the modules of a reference in training mode that behave differently in it."""
-    for value in iter_reachable(reference):
-        if not isinstance(value, torch.nn.Module):
-            continue
-        names = [
-            f"{name or 'the module'} ({type(module).__name__})"
-            for name, module in value.named_modules()
-            if module.training and isinstance(module, _OTHERWISE_IN_TRAINING)
-        ]
-        if names:
-            return names
-    return []
