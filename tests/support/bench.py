@@ -39,8 +39,10 @@ class Bench:
 
     @property
     def environment(self) -> dict[str, str]:
+        # Workers of pytest-xdist have COLUMNS=80, to which tables would be cut.
+        inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
         return {
-            **os.environ,
+            **inherited,
             "PTE_PIPELINE_STORE": str(self.store),
             "PTE_PIPELINE_JOBS": "2",
             "PTE_PIPELINE_ALLOW": self.allow,
