@@ -69,6 +69,6 @@ def test_a_worker_takes_actions_in_the_order_of_their_submission(take):
 def test_hardly_an_action_waits_for_a_busy_worker(take):
     """Otherwise half of them would, unless dask moves them, which takes it up to a second."""
     with dask.config.set({"distributed.scheduler.work-stealing": False}):
-        times = take(2, {0: 8.0})
+        times = take(2, {0: 4.0})
     _, ended = times[0]
     assert sum(began > ended for began, _ in times) <= 1

@@ -9,6 +9,7 @@ from torch.export import Dim, _trace, export
 
 from pipeline.features.speedups.program_effects import make_tracing
 from pipeline.program.patching import replaced, wrapped
+from tests.support.matrix import in_tiers
 
 
 class Module(torch.nn.Module):
@@ -81,6 +82,7 @@ CASES = {**CLEAR, **UNCLEAR}
 # Decomposed once, these have operators on symbolic sizes that were not traced.
 CHANGING = {"a view of a value, then sizes"}
 SLOW = {name for name in CASES if name.endswith("then sizes") and name not in CHANGING}
+LEAST = {"numbers": None, "symbols": 3, "guarded symbols": 0}
 
 
 def show(program):
@@ -122,17 +124,23 @@ def decompose(archive, table):
         return (show(decomposed), show(decomposed.run_decompositions())), kinds
 
 
-@pytest.mark.parametrize("least", [None, 3, 0], ids=["numbers", "symbols", "guarded symbols"])
+def list_cases():
+    """Return each case with each kind of sizes, with a sample of those that need no guards."""
+    pairs = [(case, sizes) for case in CASES for sizes in LEAST]
+    quick = [(case, sizes) for case, sizes in pairs if case not in SLOW and sizes != "symbols"]
+    slow = [(case, sizes) for case, sizes in pairs if (case in SLOW) != (sizes == "symbols")]
+    return in_tiers(pairs, slow, quick)
+
+
 @pytest.mark.parametrize("table", [{}, None], ids=["functional", "core"])
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.slow] if case in SLOW else []) for case in CASES],
-)
-def test_graphs_are_the_same(case, table, least):
+@pytest.mark.parametrize("case_and_sizes", list_cases(), ids=" with ".join)
+def test_graphs_are_the_same(case_and_sizes, table):
     """Where sizes may be 0 or 1, running a program adds guards, which tracing relies on.
 
     The second decomposition finds the guards and the sizes that the first one has computed.
     """
+    case, sizes = case_and_sizes
+    least = LEAST[sizes]
     archive = save(CASES[case], least)
     expected, runs = decompose(archive, table)
     with replaced(_trace, "_aot_export_joint_with_descriptors", make_tracing):
