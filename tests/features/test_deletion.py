@@ -30,9 +30,9 @@ PACKAGES = ("one", "many")
 UNTIMED = "validate: {latency: {seconds: 0}}\n"  # timing takes longer than running
 NAMES = [feature.name for feature in find_features() if not feature.entries]
 SIZE = 8  # features that are deleted at once, and fewer than the groups of each kind
-GROUPS = [NAMES[start : start + SIZE] for start in range(0, len(NAMES), SIZE)]
+NEIGHBOURS = [NAMES[start : start + SIZE] for start in range(0, len(NAMES), SIZE)]
 # No two features that are together in one of the groups above are together in one of these.
-GROUPS += [NAMES[start :: len(GROUPS)] for start in range(len(GROUPS))]
+GROUPS = [*NEIGHBOURS, *(NAMES[start :: len(NEIGHBOURS)] for start in range(len(NEIGHBOURS)))]
 # For each feature, a config line that needs it, and the path of the line's key.
 USES = {
     "bundles": ("validate: {bundle: true}", "validate.bundle"),
@@ -149,7 +149,10 @@ def test_two_features_are_deleted_together_at_most_once():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "without", in_tiers([*GROUPS, *([name] for name in NAMES)], GROUPS), ids="-".join, indirect=True
+    "without",
+    in_tiers([*GROUPS, *([name] for name in NAMES)], NEIGHBOURS),
+    ids="-".join,
+    indirect=True,
 )
 def test_packages_are_built_and_validated_without(without):
     names, bench, doit = without

@@ -8,6 +8,7 @@ import torch
 from torch.export import Dim, export
 
 from pipeline.program.archive import save_programs
+from tests.support.matrix import in_tiers
 
 IMPORT = """
 import os
@@ -189,7 +190,7 @@ class Scan(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    "model", [Branches, *(pytest.param(each, marks=pytest.mark.slow) for each in (Loop, Map, Scan))]
+    "model", in_tiers([Branches, Loop, Map, Scan], slow=[Loop], quick=[Branches])
 )
 def test_the_first_program_of_a_process_contains_graphs(model, tmp_path):
     """What torch imports for such a program imports the compiler's modules in some other order."""
