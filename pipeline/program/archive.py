@@ -168,17 +168,24 @@ def _load_subclass(reader: ArchiveReader, member: str, label: str) -> torch.Tens
 
     Raises ValueError for any other object.
     """
-    data = io.BytesIO(reader.members.read(member, reader.members.size(member)))
     try:
-        tensor = load_tensor_file(data)
-    except (ValueError, pickle.UnpicklingError) as error:
-        reason = str(error).partition(_TORCH_REMEDY)[0]
+        tensor = _load_pickled(reader, member)
+    except ValueError as error:
         raise ValueError(
-            f"{label} is stored pickled, and can't be read ({reason}); export plain tensors"
+            f"{label} is stored pickled, and can't be read ({error}); export plain tensors"
         ) from error
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{label} is stored pickled, and no tensor")
     return tensor
+
+
+def _load_pickled(reader: ArchiveReader, member: str) -> Any:
+    """Load what torch pickled. Raises ValueError with nothing but the reason."""
+    data = io.BytesIO(reader.members.read(member, reader.members.size(member)))
+    try:
+        return load_tensor_file(data)
+    except (ValueError, pickle.UnpicklingError) as error:
+        raise ValueError(str(error).partition(_TORCH_REMEDY)[0]) from error
 
 
 def load_example_inputs(
@@ -187,18 +194,13 @@ def load_example_inputs(
     """Return the (args, kwargs) that the entry was exported with, or None if none are stored."""
     name = f"data/sample_inputs/{entry}.pt"
     with open_archive(archive) as reader:
-        size = 0
-        if reader.members.has(name):
-            size = reader.members.size(name)
-        if not size:
+        if not (reader.members.has(name) and reader.members.size(name)):
             return None
-        data = io.BytesIO(reader.members.read(name, size))
         try:
-            return load_tensor_file(data) or None
-        except (ValueError, pickle.UnpicklingError) as error:
-            reason = str(error).partition(_TORCH_REMEDY)[0]
+            return _load_pickled(reader, name) or None
+        except ValueError as error:
             raise SourceError(
-                f"{shown(archive)}: example inputs of '{entry}' cannot be read ({reason}); they "
+                f"{shown(archive)}: example inputs of '{entry}' cannot be read ({error}); they "
                 "may contain tensors, numbers, lists, tuples and dicts; save the program "
                 "without them, and name files in `examples` of `validate`"
             ) from error

@@ -71,11 +71,9 @@ def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
     )
 
 
-def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
+def _parse_verdicts(value: Any, _: Path) -> tuple[str, ...]:
     """Parse verdicts from a list, or from a string with commas between them."""
-    words = value
-    if isinstance(value, str):
-        words = value.split(",")
+    words = value.split(",") if isinstance(value, str) else value
     checked(words, isinstance(words, (list, tuple)))
     verdicts = tuple(str(word).strip() for word in words)
     return checked(verdicts, {*verdicts} <= {"not-judged", "not-run"})

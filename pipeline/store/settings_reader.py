@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,7 @@ class SettingsReader:
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a setting, or the default if it isn't set. Raises PipelineError."""
-        text = self._text(name)
-        value = text or self.table.get(name)
+        value = self._text(name) or self.table.get(name)
         if value is None:
             return default
         setting = find_settings()[name]
@@ -85,24 +84,47 @@ class SettingsReader:
 def open_settings(root: Path) -> SettingsReader:
     """Return a reader for the settings of the workspace at `root`.
 
-    Raises PipelineError if its file can't be read, or has a setting that this installation lacks.
+    Raises PipelineError if its file can't be read, or for all wrong settings together.
     """
     untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
     table = _read_table(root / "pyproject.toml")
+    mistakes = list(_find_unknown(table))
     if untrusted:
         table = {name: value for name, value in table.items() if name == "jobs"}
-    for feature in _FEATURES_WITH_SETTINGS:
-        if os.environ.get(variable_of(feature)):
-            _check_feature(feature, variable_of(feature))
-    return SettingsReader(root, table, untrusted)
+    reader = SettingsReader(root, table, untrusted)
+    for name in find_settings():
+        try:
+            reader.get(name)
+        except PipelineError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise PipelineError(*map(str, mistakes))
+    return reader
 
 
-def _check_feature(feature: str, where: str) -> None:
-    """Raise PipelineError if this installation lacks the feature that a setting belongs to."""
-    if not has_feature(feature):
-        raise PipelineError(
-            f'{where}: this installation has no feature "{feature}"; unset it'
-        )
+def _find_unknown(table: Iterable[str]) -> Iterator[PipelineError]:
+    """Yield an error for each setting that this installation lacks."""
+    settings = find_settings()
+    missing = tuple(f for f in _FEATURES_WITH_SETTINGS if not has_feature(f))
+    for feature in missing:
+        places = [
+            f"pyproject.toml: {TABLE}.{name}"
+            for name in table
+            if name.startswith(feature)
+        ]
+        variable = variable_of(feature)
+        if os.environ.get(variable):
+            places.append(variable)
+        for place in places:
+            yield PipelineError(
+                f'{place}: this installation has no feature "{feature}"; unset it'
+            )
+    for name in table:
+        if name not in settings and not name.startswith(missing):
+            guess = did_you_mean(name, settings)
+            yield PipelineError(
+                f"pyproject.toml: {TABLE}: unknown key {shown(name)}; {guess}"
+            )
 
 
 def _read_table(path: Path) -> Mapping[str, Any]:
@@ -123,18 +145,4 @@ def _read_table(path: Path) -> Mapping[str, Any]:
             raise PipelineError(
                 f"{path.name}: {place}: is {shown(settings)}; must be a table"
             )
-    for name in settings:
-        _check_name(name, path.name)
     return settings
-
-
-def _check_name(name: str, file: str) -> None:
-    """Raise PipelineError if this installation has no setting of this name."""
-    settings = find_settings()
-    if name in settings:
-        return
-    for feature in _FEATURES_WITH_SETTINGS:
-        if name.startswith(feature):
-            _check_feature(feature, f"{file}: {TABLE}.{name}")
-    guess = did_you_mean(name, settings)
-    raise PipelineError(f"{file}: {TABLE}: unknown key {shown(name)}; {guess}")

@@ -96,6 +96,16 @@ def test_mistakes_are_reported(settings, text, words):
     assert "\n" not in str(error.value)
 
 
+def test_all_mistakes_are_reported_together(settings, monkeypatch):
+    monkeypatch.setenv("PTE_PIPELINE_REFIT", "maybe")
+    with pytest.raises(PipelineError) as caught:
+        settings('jbos = 2\nstore_size = "much"\nremote_timeout = -1\n')
+    names = ("PTE_PIPELINE_REFIT: ", "'jbos'; did you", ".remote_timeout: ", ".store_size: ")
+    for name in names:
+        assert sum(name in line for line in caught.value.lines) == 1
+    assert len(caught.value.lines) == len(names)
+
+
 def test_mistake_in_the_environment_names_the_variable(settings, monkeypatch):
     monkeypatch.setenv("PTE_PIPELINE_JOBS", "many")
     with pytest.raises(PipelineError, match="PTE_PIPELINE_JOBS: is 'many'; must be a whole number"):

@@ -15,7 +15,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.run.build.called_operators import join_libraries
-from pipeline.run.build.metadata import all_constants, make_metadata
+from pipeline.run.build.metadata import all_constants, make_metadata, merge_methods
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
@@ -142,11 +142,7 @@ def finish_package(
 
 def check_units(action: Action[LinkInputs], units: Units) -> None:
     """Raise PipelineError listing everything that the config demands but compilation didn't do."""
-    methods = {
-        name: method
-        for unit in units.values()
-        for name, method in unit["methods"].items()
-    }
+    methods = merge_methods(units)
     lines: list[str] = []
     for problems in call_all("check_compiled", methods, action.inputs.lowering):
         lines += map(str, problems)
@@ -162,8 +158,7 @@ def _find_unfitting(action: Action[LinkInputs], units: Units) -> list[str]:
     """
     names = {
         name
-        for unit in units.values()
-        for method in unit["methods"].values()
+        for method in merge_methods(units).values()
         for tensor in method["constants"]["tensors"].values()
         for name in tensor["names"]
     }
@@ -236,11 +231,8 @@ def _make_manifest(
 
 def join_libraries_of(units: Units) -> list[dict[str, Any]]:
     """Return the libraries of operators that the methods of a package call."""
-    operators = {}
-    for unit in units.values():
-        for name, method in unit["methods"].items():
-            operators[name] = method["operators"]
-    return join_libraries(operators)
+    methods = merge_methods(units)
+    return join_libraries({name: m["operators"] for name, m in methods.items()})
 
 
 def _manifest_facts(method: Json) -> dict[str, Any]:

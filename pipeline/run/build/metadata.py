@@ -16,6 +16,15 @@ Json = Mapping[str, Any]
 _FORMAT = 1
 
 
+def merge_methods(units: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the results of all methods by name, from the results of compile actions."""
+    return {
+        name: method
+        for unit in units.values()
+        for name, method in unit["methods"].items()
+    }
+
+
 def make_metadata(key: Json, units: Mapping[str, Json]) -> dict[str, Any] | None:
     """Return the metadata of a package, or None if its config asks for none.
 
@@ -25,11 +34,7 @@ def make_metadata(key: Json, units: Mapping[str, Json]) -> dict[str, Any] | None
     """
     if "metadata" not in key:
         return None
-    methods = {
-        name: method
-        for unit in units.values()
-        for name, method in unit["methods"].items()
-    }
+    methods = merge_methods(units)
     return {
         "format": _FORMAT,
         "package": key["package"],
