@@ -204,9 +204,10 @@ def _explain_action(
         return record
     since, old = _nearest_key(task, action)
     if old is None:
-        record["reason"] += (
-            "; there is no earlier build of this package to compare with"
-        )
+        lack = "there is no earlier build of this package"
+        if plan.workspace.state(task.name):
+            lack = "the store no longer has the last build"
+        record["reason"] += f"; {lack} to compare with"
     elif changes := list(describe_changes(plan, old, action)):
         record |= {"since": since, "changes": changes}
     if task.kind == "compile" and status.state == "stale":

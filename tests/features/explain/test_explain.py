@@ -75,6 +75,13 @@ def test_fresh_workspace(tmp_path):
     assert bench.doit("explain", "pair") == 0
     assert verdicts(bench.output)["export pair"] == "to do"
     assert verdicts(bench.output)["link pair"] == "waits"
+    assert "; there is no earlier build of this package to compare with" in bench.output
+
+
+def test_lost_store_is_told(built):
+    shutil.rmtree(built.store)
+    assert built.doit("explain", "pair") == 0
+    assert "; the store no longer has the last build to compare with" in built.output
 
 
 def test_fresh_checkout_with_a_warm_store(built):
