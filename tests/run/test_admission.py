@@ -2,15 +2,20 @@
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.export import export
 
 from benchmarks.groups import control_group, entering
 from pipeline.features.costs.costs import Name, add_costs, read_costs
 from pipeline.features.costs.expectations import Expectations, remember
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
+from pipeline.program.archive import save_programs
 from pipeline.report.events import make_event
 from pipeline.run.admission import Cost, choose_next
 from pipeline.run.executors import system
@@ -56,6 +61,19 @@ def test_an_action_takes_what_it_or_its_like_took(tmp_path):
     assert expect(action("a", "f", model="other")).peak == 500 * MIB
     (tmp_path / "costs.json").write_text(json.dumps({"costs": [["compile", "m", 1]]}))
     assert read_costs(store) == {}
+
+
+def test_weights_of_a_model_that_grew_count(tmp_path):
+    """An archive that is no larger than the earlier peak is not opened: here, it isn't one."""
+    known, store = Name("compile", "m", "a", "f"), Store(tmp_path / "store")
+    archive = tmp_path / "model.pt2"
+    save_programs({"f": export(torch.nn.Linear(64, 64).eval(), (torch.ones(1, 64),))}, archive)
+    inputs = SimpleNamespace(sources={"f": SimpleNamespace(archive=archive, entry="f")})
+    grown = replace(action("a", "f"), inputs=inputs)
+    add_costs(store, {known: Cost(2.0, 20)})
+    assert Expectations(store).expect(grown) == Cost(2.0, 4 * (64 * 64 + 64))
+    archive.write_bytes(b"x" * 20)
+    assert Expectations(store).expect(grown) == Cost(2.0, 20)
 
 
 PERFORM = """

@@ -40,8 +40,13 @@ class Expectations:
 
         The peak is at least the bytes of the weights.
         """
-        weights = weigh(action.inputs.sources.values())
-        if cost := self._find(action):
+        sources = action.inputs.sources.values()
+        cost = self._find(action)
+        # Opening an archive takes milliseconds. Few have as many bytes as a process has memory.
+        if cost and _weigh_archives(sources) <= cost.peak:
+            return cost
+        weights = weigh(sources)
+        if cost:
             # The model may have grown since, or the exporter may have other parameters.
             return cost._replace(peak=max(cost.peak, weights))
         memory = LEAST_MEMORY + _COPIES * weights
@@ -113,6 +118,18 @@ def remember_run(
 ) -> None:
     """Record the costs of a run's actions in its workspace's store."""
     remember(workspace.store, events)
+
+
+def _weigh_archives(sources: Iterable[MethodSource]) -> int:
+    """Return the bytes of the archives of methods, of which weights are a part.
+
+    Archives that can't be read don't count.
+    """
+    size = 0
+    for archive in {source.archive for source in sources}:
+        with suppress(OSError):
+            size += archive.stat().st_size
+    return size
 
 
 def weigh(sources: Iterable[MethodSource]) -> int:
