@@ -10,8 +10,10 @@ import ast
 import json
 import re
 import shlex
+import sys
 import tomllib
 from functools import cache
+from importlib import import_module
 from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,19 +80,20 @@ def check_python(block: Block) -> None:
 
 
 def _check_import(module: str, name: str | None) -> None:
-    if module.partition(".")[0] in _ELSEWHERE:
+    top = module.partition(".")[0]
+    if top in _ELSEWHERE:
+        return
+    if top in sys.stdlib_module_names:
+        assert name in (None, "*") or hasattr(import_module(module), name), f"no {module}.{name}"
         return
     path = _find_module(module)
-    if path is None:  # part of Python itself, written in C
-        assert find_spec(module.partition(".")[0]) is not None, f"no module {module}"
-        return
     if name not in (None, "*") and path.suffix == ".py":
         text = path.read_text(encoding="utf-8")
         known = re.search(rf"\b{re.escape(name)}\b", text) or _find_module(f"{module}.{name}")
         assert known, f"{module} has no {name}"
 
 
-def _find_module(module: str) -> Path | None:
+def _find_module(module: str) -> Path:
     """Return the file of a module without importing the module or its parents.
 
     Raises:
@@ -100,7 +103,7 @@ def _find_module(module: str) -> Path | None:
     spec = find_spec(top)
     assert spec is not None, f"no module {module}"
     if spec.submodule_search_locations is None:
-        return Path(spec.origin) if spec.origin and spec.has_location else None
+        return Path(spec.origin)
     for folder in map(Path, spec.submodule_search_locations):
         place = folder.joinpath(*rest)
         libraries = place.parent.glob(f"{place.name}.*.so") if rest else ()

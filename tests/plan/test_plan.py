@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,14 +199,14 @@ def test_planning_imports_no_torch(built):
 
 def unreadable(monkeypatch, folder):
     """Refuse to read a file as if it had mode 000, which root could still read."""
-    original = os.listdir
 
-    def listdir(path="."):
+    def refuse(original, path="."):
         if Path(path) == folder:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return original(path)
 
-    monkeypatch.setattr(os, "listdir", listdir)
+    for name in ("listdir", "scandir"):  # `Path.iterdir` calls one or the other
+        monkeypatch.setattr(os, name, partial(refuse, getattr(os, name)))
 
 
 def test_an_unreadable_folder_of_models_is_one_line_for_each_package(built, monkeypatch):

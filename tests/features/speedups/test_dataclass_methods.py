@@ -98,17 +98,17 @@ def test_a_value_that_contains_itself_is_shown():
 
 
 def test_methods_are_compiled_again_later():
-    before = dataclasses._cmp_fn
+    before = {**vars(dataclasses)}
     with light_dataclasses():
-        assert dataclasses._cmp_fn is not before
-    assert dataclasses._cmp_fn is before
+        pass
+    assert vars(dataclasses) == before
 
 
 def test_other_versions_of_python_are_left_alone(monkeypatch):
-    monkeypatch.setattr(dataclasses, "_hash_fn", lambda fields: None)
-    before = dataclasses._repr_fn
+    monkeypatch.setattr(dataclasses, "_hash_fn", lambda fields: None, raising=False)
+    before = {**vars(dataclasses)}
     with light_dataclasses():
-        assert dataclasses._repr_fn is before
+        assert vars(dataclasses) == before
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="dataclasses may be made in another way")
