@@ -120,5 +120,6 @@ def test_calls_at_any_depth_map_no_memory():
     def most_faults() -> int:
         return max(map(_count_faults, range(300)))
 
-    assert most_faults() > 500  # otherwise Python keeps a chunk, and this can go
+    if most_faults() < 500:
+        pytest.skip("here, Python keeps a chunk: it depends on its release and the calls above")
     assert call_with_room(most_faults) < 100
