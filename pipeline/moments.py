@@ -405,9 +405,10 @@ class Feature:
             input set, and those of a package or a reference; returns a name and a fault for each
             output with another distribution.
         judge_quantization: a class like `features.quantization_loss.calls.FloatComparison`, with
-            one object for a method that is quantized during the build; takes the
-            `validate.call_judge.CallJudge` of the method, its `config.validation.Limits`, how its
-            program with observers diverges from the float one, and its quantized program.
+            one object for a method that is quantized during the build, or that reads state of such
+            a method; takes the `validate.call_judge.CallJudge` of the method, its
+            `config.validation.Limits`, how its program with observers diverges from the float one,
+            and its quantized program or, for a float method, its program.
         judge_narrowed: a class like `features.ranges.narrowed.NarrowedSizes`; takes the
             `validate.interface.NarrowedInput`s of a method.
         explain_conditioning: returns how ill-conditioned a program is on an input set, and where

@@ -121,6 +121,16 @@ _MOVEMENT = (
     "How far an output of the source moves over `calls` calls, each compared with the first call",
     "that gave the same shape.",
 )
+# The worst figures over all outputs of all calls.
+_FIGURES: Mapping[str, Any] = {
+    "max_abs": Figure,
+    "mean_abs": Figure,
+    "p999_abs": Figure,
+    "relative": Figure,
+    "sqnr_db": Figure,
+    "cosine": Figure,
+    "agreement": Figure,
+}
 _QUANTIZATION = (
     {
         "verdict": Verdict,
@@ -132,8 +142,17 @@ _QUANTIZATION = (
             [_POOLED],
             "Figures on generated inputs, which never decide the verdict alone.",
         ),
+        "writers?": (
+            list[str],
+            "For a float method: the quantized methods that write its state, and cause the loss.",
+        ),
+        "figures?": (
+            _FIGURES,
+            "For a float method: the worst figures on examples in calls after those methods.",
+        ),
     },
-    "The verdict on the quantization: the quantized program against the float program.",
+    "The verdict on the quantization: the quantized program against the float program. For a float",
+    "method that reads state of quantized methods: the package against the float programs.",
 )
 _REFERENCE = (
     {
@@ -171,16 +190,6 @@ _CALL = (
     },
     "One call on the input set `origin`, which is either `generated` or an example.",
 )
-# The worst figures over all outputs of all calls.
-_FIGURES: Mapping[str, Any] = {
-    "max_abs": Figure,
-    "mean_abs": Figure,
-    "p999_abs": Figure,
-    "relative": Figure,
-    "sqnr_db": Figure,
-    "cosine": Figure,
-    "agreement": Figure,
-}
 _HELD = (
     {**_FIGURES, "limits": _LIMITS, "limits_reason": str},
     "The comparison with the method's quantized program: the limits for outputs (the widest over",

@@ -56,7 +56,8 @@ class CallJudge:
 
     Attributes:
         quantization: judges the calls against the float program if the method is quantized by this
-            build and a feature does that (`moments.Feature.judge_quantization`); else None.
+            build, or reads state of such a method, and a feature does that
+            (`moments.Feature.judge_quantization`); else None.
         has_examples: whether somebody provided its examples for validation: the arguments of an
             export are mostly random numbers.
         for_devices: whether other devices, too, are held to the limits of the calls.
@@ -89,6 +90,8 @@ class CallJudge:
     ) -> Sequence[Any]:
         """Judge a call: compare its outputs with the source's and, if any, the quantized program's.
 
+        A float method is compared with its own program, on state that quantized programs write.
+
         Args:
             calls: the calls since the package was opened, this one last.
 
@@ -101,21 +104,20 @@ class CallJudge:
         lowered = call.expected if quantized is None else quantized
         errors = compare_outputs(call.actual, lowered)
         by_rounding = self._limits_by_rounding(call, lowered, errors, references)
-        if quantized is None:
-            limits = self._source_limits(call, by_rounding)
+        loss = None
+        if quantized is not None and self.quantization is not None:
+            loss = self.quantization.judge_call(call, calls, lowered)
+        if quantized is None or self.result.limits_from != "quantized":
+            limits = self._source_limits(call, lowered, by_rounding)
             judged_run = self._judge_outputs(call, lowered, errors, limits, call.hint)
             self.result.runs.append(judged_run)
-            self.add_movement(lowered, judged_run.limits, inputs, run.case)
-            return lowered
-        if self.quantization is None:
-            self.result.runs.append(_leave_unlimited(call))
         else:
-            self.result.runs.append(self.quantization.judge_call(call, calls))
-        limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
-        judged_run = self._judge_outputs(
-            call, lowered, errors, limits, _OF_QUANTIZED, "quantized"
-        )
-        self.result.quantized_runs.append(judged_run)
+            self.result.runs.append(loss or _leave_unlimited(call))
+            limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
+            judged_run = self._judge_outputs(
+                call, lowered, errors, limits, _OF_QUANTIZED, "quantized"
+            )
+            self.result.quantized_runs.append(judged_run)
         self.add_movement(lowered, judged_run.limits, inputs, run.case)
         return lowered
 
@@ -181,12 +183,12 @@ class CallJudge:
             movement.add(expected, limits, inputs, case)
 
     def _source_limits(
-        self, call: Call, by_rounding: Sequence[DerivedLimits]
+        self, call: Call, lowered: Sequence[Any], by_rounding: Sequence[DerivedLimits]
     ) -> list[DerivedLimits]:
         """Return the limits of a method that this build doesn't quantize."""
         if self.held_to.derived:
             return self.held_to.with_config(by_rounding)
-        config_limits = self.held_to.of_config(call.inputs, call.expected)
+        config_limits = self.held_to.of_config(call.inputs, lowered)
         return [DerivedLimits(limits, limits) for limits in config_limits]
 
     def _judge_outputs(

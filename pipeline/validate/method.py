@@ -168,9 +168,8 @@ class MethodValidator(MethodCalls):
         quantized = {}
         if self.quantized is not None:
             quantized[name] = self.quantized
-        rounding = [name] if self.measures_rounding else []
         return References.make(
-            {name: self.program}, quantized, rounding, self.open_lane
+            {name: self.program}, quantized, self.measures_rounding, self.open_lane
         )[name]
 
     def _judge_random(self, inputs: InputSet) -> None:
@@ -316,7 +315,9 @@ class MethodValidator(MethodCalls):
         if quantized is not None and self.judge.quantization is not None:
             run = JudgedCall(inputs.origin, (), generated=inputs.generated)
             call = Call(quantized, expected, inputs, run, inputs.origin)
-            self.judge.quantization.judge_call(call, [(self.result.method, inputs)])
+            self.judge.quantization.judge_call(
+                call, [(self.result.method, inputs)], quantized
+            )
         if self.keep is not None:
             rounded = [*self.references.run_rounded(inputs)]
             self.result.device_limits += self.held_to.on_device(

@@ -44,7 +44,8 @@ class MethodValidation:
         quantized_runs: the same calls, compared with the quantized program; empty unless the build
             quantized the method.
         quantized_reason: like `limits_reason`, for the limits of `quantized_runs`.
-        quantization: the verdict on quantization, if the build quantized the method.
+        quantization: the verdict on quantization, if the build quantized the method, or other
+            methods whose state it reads.
         reference: the verdict on the export, if the method has a reference.
         source_is_quantized: whether the source was already quantized; then nothing compares it with
             a float program.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -49,7 +49,7 @@ OpenLane = Callable[[str, Mapping[str, Source]], Lane]
 class References:
     """The source program of a method, and the programs that its limits are derived from.
 
-    All are in the same state.
+    Each is in the state that the programs of its lane leave.
 
     Attributes:
         source: the method's own program.
@@ -79,13 +79,15 @@ class References:
         cls,
         programs: Mapping[str, ExportedProgram],
         quantized: Mapping[str, ExportedProgram],
-        rounding: Collection[str],
+        rounding: bool,
         open_lane: OpenLane = Lane,
     ) -> dict[str, References]:
         """Make the references of each method; methods share the buffers that any of them changes.
 
+        All methods are called in all lanes, so that each lane has the state that they leave there.
+
         Args:
-            rounding: the methods whose rounding is measured.
+            rounding: whether the rounding of any method is measured.
         """
         lowered = {
             name: quantized.get(name, program) for name, program in programs.items()
@@ -100,12 +102,7 @@ class References:
             for rounded_sources in call_all("round_sources", lowered):
                 rounded_lanes.append(open_lane("rounded", rounded_sources))
         return {
-            name: cls(
-                name,
-                source_lane,
-                quantized_lane if name in quantized else None,
-                rounded_lanes if name in rounding else [],
-            )
+            name: cls(name, source_lane, quantized_lane, rounded_lanes)
             for name in programs
         }
 
@@ -122,7 +119,10 @@ class References:
     def run_quantized(
         self, inputs: InputSet, as_it_lies: bool = False
     ) -> list[Any] | None:
-        """Return the quantized program's outputs, or None if it doesn't exist or fails."""
+        """Return the outputs among quantized programs, or None if there are none or it fails.
+
+        A method that isn't quantized runs its own program, on state that the others write.
+        """
         if self._quantized is None:
             return None
         return self._try(self._quantized, inputs, as_it_lies)

@@ -183,6 +183,22 @@ def test_a_quantization_that_nothing_judges_is_not_said_to_have_passed():
     assert f'<skipped message="not judged: {why}"' in case.split("</testcase>")[0]
 
 
+def test_what_a_float_method_loses_is_not_shown_as_its_lowering():
+    """Its own figures compare it with its program, on the state that a quantized method writes."""
+    why = "no limit on its accuracy; lost in the quantization of 'prefill', whose state it reads"
+    decode = quantized("not judged", why)
+    del decode["quantized"]
+    loss = {"writers": ["prefill"], "figures": {**decode, "sqnr_db": 31.7, "max_abs": 0.0625}}
+    decode["quantization"] |= loss
+    assert find_headline([decode])[:3] == ("not judged", "31.7 dB", "none")
+    report = validation(method("prefill"), decode)
+    assert f"The accuracy of decode is not judged: {why}." in lead(report)
+    page = render(report)["report.md"].decode()
+    _, _, lowering, lost, *_ = rows(page, "Worst figures of each method")
+    assert lowering[1].startswith("source") and "23.1 dB" in lowering
+    assert lost[1] == "float program (calls after prefill, on examples)" and "31.7 dB" in lost
+
+
 def test_the_worst_verdict_leads_with_its_figure_and_limit():
     encode = method("encode", limits={"atol": 1e-4}, limits_from="float32")
     worst = find_headline([encode, quantized("not judged")])

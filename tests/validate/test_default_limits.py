@@ -52,7 +52,7 @@ def made(dtype, depth=3, width=64):
 
 
 def derived(program, inputs):
-    references = References.make({"run": program}, {}, ["run"])["run"]
+    references = References.make({"run": program}, {}, True)["run"]
     (expected,) = references.source.run(inputs)
     rounded = [outputs[0] for outputs in references.run_rounded(inputs)]
     return expected, limits_of_rounding(expected, rounded, float(expected.abs().max()))

@@ -90,7 +90,7 @@ def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, f
     """
     limits = quantization["limits"]
     pools = quantization["examples"] or quantization["generated"]
-    figures = {**method, **_pooled_agreement(pools)}
+    figures = quantization.get("figures", method) | _pooled_agreement(pools)
     judged = [name for name in _JUDGED if limits.get(name) is not None]
 
     def is_kept(name: str) -> bool:

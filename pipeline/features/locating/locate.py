@@ -110,6 +110,9 @@ def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
         return "the package lacks it"
     if about == "source":
         return "its source can't be compared with it"
+    abouts = {failure["about"] for failure in failed.failures}
+    if failed.limits_from != "quantized" and abouts == {"quantization"}:
+        return "quantized methods write the state that it reads"
     if failed.method not in evidence.sources:
         is_constant = failed.kind == "constant"
         return (

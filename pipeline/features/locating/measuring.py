@@ -24,7 +24,7 @@ from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.subject import LoweredMethod, Subject
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import OF_LOCATING, Budget
-from pipeline.validate.results import Validation
+from pipeline.validate.method_result import MethodValidation
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -50,15 +50,16 @@ class LocatingMeasuring(Measuring):
             facts = measurement.method_facts.setdefault(method, {})
             facts["culprits"] = list(cause.culprits)
             facts["culprit_notes"] = list(cause.notes)
-        judges = {**subject.programs, **_find_failed_quantized(validation, subject)}
-        measurement.shown |= reproductions(
-            str(subject.action.package),
-            sorted(subject.key["files"]),
-            judges,
-            {result.method: result.failing_limits for result in validation.methods},
-            located,
-            subject.action.libraries,
-        )
+        for result in validation.methods:
+            if result.method in located:
+                measurement.shown |= reproductions(
+                    str(subject.action.package),
+                    sorted(subject.key["files"]),
+                    {**subject.programs, **_find_quantized(result, subject)},
+                    {result.method: result.failing_limits},
+                    {result.method: located[result.method]},
+                    subject.action.libraries,
+                )
 
 
 def collect_evidence(subject: Subject, files: PackageFiles, budget: Budget) -> Evidence:
@@ -117,17 +118,21 @@ def _lower_again(
     return delegates
 
 
-def _find_failed_quantized(
-    validation: Validation, subject: Subject
+def _find_quantized(
+    result: MethodValidation, subject: Subject
 ) -> dict[str, ExportedProgram]:
-    """Return the quantized programs of the methods that diverge only from these programs.
+    """Return the quantized programs that reproduce a failure, or none to compare with float ones.
+
+    A float method is compared on the state that quantized programs write.
 
     Raises:
         MissingBlobError: the store has lost a program.
     """
-    failing = [result.method for result in validation.methods if result.fails_quantized]
-    quantized = subject.quantized if failing else {}
-    return {method: quantized[method].program for method in failing}
+    abouts = {failure["about"] for failure in result.failures}
+    is_float = result.limits_from != "quantized"
+    if not (result.fails_quantized or (is_float and "" in abouts)):
+        return {}
+    return {name: method.program for name, method in subject.quantized.items()}
 
 
 def reproductions(

@@ -10,8 +10,14 @@ from torch.fx import Node
 
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.program.eager import common_buffers, find_effects
+from pipeline.moments import call_all
+from pipeline.program.eager import (
+    common_buffers,
+    describe_used_buffers,
+    find_effects,
+)
 from pipeline.program.inputs import InputSet
+from pipeline.validate.conclusions import QUANTIZATION_UNJUDGED
 from pipeline.validate.method import MethodValidator
 from pipeline.validate.references import References
 from pipeline.validate.sequences import rounds, usual_sequences
@@ -110,15 +116,17 @@ def _prepare_together(
     package.load_together([*members])
     programs = {}
     quantized = {}
-    rounding = []
     open_lane = next(member.open_lane for member in members.values())
     for method, member in members.items():
         programs[method] = member.program
         if member.quantized is not None:
             quantized[method] = member.quantized
-        if member.measures_rounding:
-            rounding.append(method)
+    rounding = any(member.measures_rounding for member in members.values())
     references = References.make(programs, quantized, rounding, open_lane)
+    for method, writers in find_quantized_writers(programs, quantized).items():
+        last = len(sequence) - [*reversed(sequence)].index(method)
+        if not {*writers}.isdisjoint(sequence[:last]):
+            _measure_loss(members[method], writers)
     calls_so_far: list[tuple[str, InputSet]] = []
     for method, member in members.items():
         member.package = package
@@ -126,3 +134,38 @@ def _prepare_together(
         member.calls = calls_so_far
         later_calls = sequence[sequence.index(method) + 1 :]
         member.is_observed |= any(later != method for later in later_calls)
+
+
+def find_quantized_writers(
+    programs: Mapping[str, ExportedProgram], quantized: Mapping[str, ExportedProgram]
+) -> dict[str, list[str]]:
+    """Return, by float method, the quantized methods on whose state its own calls may depend.
+
+    The state may pass through other float methods, which compute their state from it.
+    """
+    lowered = {**programs, **quantized}
+    changed = {name: find_effects(program).state for name, program in lowered.items()}
+    writers = {method: {method} & {*quantized} for method in programs}
+    for _ in programs:  # state can pass through each method once
+        for method in programs.keys() - quantized.keys():
+            used = describe_used_buffers(programs[method])
+            for writer, state in changed.items():
+                if not used.keys().isdisjoint(state):
+                    writers[method] |= writers[writer]
+    by_reader = {}
+    for method, names in writers.items():
+        if names and method not in quantized:
+            by_reader[method] = [name for name in programs if name in names]
+    return by_reader
+
+
+def _measure_loss(member: MethodValidator, writers: Sequence[str]) -> None:
+    """Compare a float method with its float program, too, for the loss that others cause."""
+    judge = member.judge
+    if judge.quantization is None:
+        facts = (judge, member.limits, "", member.program)
+        judge.quantization = next(call_all("judge_quantization", *facts), None)
+    if judge.quantization is None:
+        member.result.quantization = QUANTIZATION_UNJUDGED
+    else:
+        judge.quantization.add_writers(writers)

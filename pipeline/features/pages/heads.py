@@ -191,17 +191,19 @@ def _describe_passed(passed: Sequence[Json], total: int) -> str:
 
 def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
     """Yield sentences on quantization: one per verdict and reason, with its methods."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str, str], list[str]] = {}
     already_quantized: list[str] = []
     for method in methods:
         quantization = method.get("quantization")
         if quantization:
-            outcome = quantization["verdict"], quantization["reason"]
+            subject = "The quantization"
+            if quantization.get("writers"):  # it is a float method
+                subject = "The accuracy"
+            outcome = subject, quantization["verdict"], quantization["reason"]
             reasons.setdefault(outcome, []).append(method["method"])
         if method.get("source_is_quantized"):
             already_quantized.append(method["method"])
-    for (verdict, reason), names in reasons.items():
-        subject = "The quantization"
+    for (subject, verdict, reason), names in reasons.items():
         if len(methods) > 1:
             subject += f" of {listed(names, _MOST_NAMED)}"
         if verdict == PASSED:

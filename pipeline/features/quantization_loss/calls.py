@@ -1,4 +1,8 @@
-"""Judges a quantized method against its float program: call by call, then over all of them."""
+"""Judges what quantization costs a method, call by call, then over all calls.
+
+The outputs of the package are compared with those of the float programs. Not only a quantized
+method loses: a float one does, too, if it reads state that a quantized one writes.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +27,26 @@ from pipeline.store.errors import listed
 from pipeline.validate.call_judge import Call, CallJudge, compare_outputs
 from pipeline.validate.limits import OutputLimits
 from pipeline.validate.metrics import OutputError
-from pipeline.validate.runs import JudgedCall
+from pipeline.validate.runs import JudgedCall, figures_to_json, find_worst
 
 _OF_FLOAT = ", against the float program: lost in quantization"
+_MOST_NAMED = 3
 
 
 class FloatComparison:
-    """Compares the calls of a quantized method with its float program.
+    """Compares the calls of a method with its float program.
 
     The findings are added to the method's result.
+
+    Attributes:
+        writers: the quantized methods that write state of a float method; empty for a quantized
+            method.
 
     Args:
         calls: the judge of the method's calls.
         limits: the limits of the config.
         diverges: how the program with observers diverges from the float one; "" if it doesn't.
-        quantized: the quantized program.
+        lowered: the quantized program; the program itself for a float method.
     """
 
     def __init__(
@@ -45,12 +54,13 @@ class FloatComparison:
         calls: CallJudge,
         limits: Limits,
         diverges: str,
-        quantized: ExportedProgram,
+        lowered: ExportedProgram,
     ) -> None:
+        self.writers: list[str] = []
         self._calls = calls
-        self._quantized = quantized
+        self._lowered = lowered
         self._result = calls.result
-        self._labels = find_labels(quantized)
+        self._labels = find_labels(lowered)
         self._loss = QuantizationJudge(
             self._result.outputs, limits, diverges, self._labels
         )
@@ -59,17 +69,42 @@ class FloatComparison:
         self._noisiest: Sequence[tuple[str, InputSet]] = ()
         self._least_sqnr = math.inf
         self._first_example: InputSet | None = None
+        self._runs_on_examples: list[JudgedCall] = []
+        self._is_affected = False  # whether quantization changed an expected output
+
+    def add_writers(self, methods: Sequence[str]) -> None:
+        """Add quantized methods that write state of a float method."""
+        self.writers += [name for name in methods if name not in self.writers]
+
+    @property
+    def _of_float(self) -> str:
+        if not self.writers:
+            return _OF_FLOAT
+        return f", against the float programs: {self._cause}"
+
+    @property
+    def _cause(self) -> str:
+        """What costs a float method accuracy, in words."""
+        names = listed([f"'{name}'" for name in self.writers], _MOST_NAMED)
+        return f"lost in the quantization of {names}, whose state it reads"
 
     def judge_call(
-        self, call: Call, calls: Sequence[tuple[str, InputSet]]
+        self,
+        call: Call,
+        calls: Sequence[tuple[str, InputSet]],
+        lowered: Sequence[Any],
     ) -> JudgedCall:
         """Judge a call by the limits of the config, if it is on an example.
 
-        On other inputs, its figures say nothing about accuracy.
+        On other inputs, its figures say nothing about accuracy. Calls of a float method don't count
+        before a quantized method was called.
 
         Args:
             calls: the calls since the package was opened, this one last.
+            lowered: the outputs of the program that was lowered, on state that others wrote.
         """
+        if self.writers and not any(name in self.writers for name, _ in calls):
+            return call.run
         is_example = not call.inputs.generated and not call.run.case
         generated = not (is_example and self._calls.has_examples)
         errors = compare_outputs(call.actual, call.expected)
@@ -93,8 +128,13 @@ class FloatComparison:
                     set_limits |= dict.fromkeys(unfit)
                 limits.append(OutputLimits(**set_limits, integers=True))
         judged_run = replace(call.run, outputs=errors, limits=tuple(limits))
+        if self.writers and not generated:
+            self._runs_on_examples.append(judged_run)
+        if self.writers and not _differ(lowered, call.expected):
+            return judged_run  # the same limits judge the lowering
+        self._is_affected = True
         ratios = self._calls.fail_beyond(
-            judged_run, call, call.expected, _OF_FLOAT, "quantization"
+            judged_run, call, call.expected, self._of_float, "quantization"
         )
         return replace(judged_run, of_limits=ratios)
 
@@ -122,13 +162,16 @@ class FloatComparison:
     def conclude(self, program: ExportedProgram, examples: Sequence[InputSet]) -> None:
         """Add the verdict on the quantization of the float `program` to the result.
 
-        Each divergence is added as a failure.
+        Each divergence is added as a failure. A float method whose calls show no effect of
+        quantization gets no verdict.
         """
         result = self._result
+        if self.writers and self._loss.was_called and not self._is_affected:
+            return
         divergences = self._loss.find_divergences()
         cause = ""
         if divergences and self._calls.has_examples:
-            cause = describe_far_inputs(self._quantized, examples)
+            cause = describe_far_inputs(self._lowered, examples)
         for output, fault in divergences:
             result.fail(f"{fault}{cause}", output=output, about="quantization")
             if not result.failing:
@@ -137,6 +180,12 @@ class FloatComparison:
         left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
         record = self._loss.judge(failed, len(left_out), bool(result.random))
         record["reason"] += cause
+        if self.writers:
+            if failed:
+                record["reason"] = "its outputs differ too much from the float ones"
+            record["reason"] += f"; {self._cause}"
+            record["writers"] = [*self.writers]
+            record["figures"] = figures_to_json(find_worst(self._runs_on_examples))
         still = self._loss.find_indifferent_outputs()
         for movement in self._movement:
             still += movement.find_indifferent_outputs(
@@ -151,6 +200,11 @@ class FloatComparison:
                 "program moves over all calls; set stricter ones"
             )
         result.quantization = record
+
+
+def _differ(outputs: Sequence[Any], other_outputs: Sequence[Any]) -> bool:
+    errors = compare_outputs(outputs, other_outputs)
+    return any(error.mismatch or error.max_abs for error in errors)
 
 
 def _have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:

@@ -216,6 +216,10 @@ class QuantizationJudge:
             pool.add(*output)
 
     @property
+    def was_called(self) -> bool:
+        return bool(self.examples or self.generated)
+
+    @property
     def limit_names(self) -> list[str]:
         """The limits on accuracy that the config sets."""
         return [name for name in LIMITS if getattr(self.limits, name) is not None]
@@ -266,7 +270,7 @@ class QuantizationJudge:
     def _judge(self, failed: bool, left_out: int) -> tuple[Verdict, str]:
         if failed:
             return "failed", "the quantized program differs too much from the float one"
-        if not self.examples and not self.generated:
+        if not self.was_called:
             return (
                 "not run",
                 "the quantized program was not run against the float program",

@@ -186,9 +186,7 @@ class RecordingComparison:
         key = methods, rounds
         if key not in self._sources:
             programs = {method: self.programs[method] for method in methods}
-            self._sources[key] = References.make(
-                programs, {}, methods if rounds else (), self._open_lane
-            )
+            self._sources[key] = References.make(programs, {}, rounds, self._open_lane)
         for references in self._sources[key].values():
             references.reset()
         return self._sources[key]

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from pipeline.features.source_calls.bodies import Bodies
 from pipeline.features.source_calls.key import hash_inputs, source_call_key
 from pipeline.program.constant_values import decode_constant, encode_constant
 from pipeline.program.eager import Source
@@ -29,7 +30,7 @@ Call = tuple[str, InputSet, bool, int]  # the arguments of `Lane.run`
 
 
 class CallResults:
-    """Stored outputs of calls of source programs."""
+    """Stored results of calls of source programs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -41,8 +42,11 @@ class CallResults:
             self._digests[inputs] = hash_inputs(inputs)
         return self._digests[inputs]
 
-    def find(self, key: Mapping[str, Any]) -> list[Any] | None:
-        """Return the outputs of a call, or None if they aren't stored or are incomplete."""
+    def find(self, key: Mapping[str, Any]) -> tuple[list[Any], list[str]] | None:
+        """Return a call's outputs and the bodies that it ran, or None if a part isn't stored.
+
+        The bodies are those of `Bodies.recording`.
+        """
         action = hash_json(key)
         # Read only the local store: a remote would be asked for each call.
         entry = self._store.read_entry(self._store.action_path(action), action)
@@ -52,10 +56,12 @@ class CallResults:
             values, _ = decode_constant(entry.result["outputs"], self._store.read)
         except PipelineError:  # a blob is missing or malformed
             return None
-        return list(values)
+        return list(values), entry.result["bodies"]
 
-    def add(self, key: Mapping[str, Any], outputs: Sequence[Any]) -> None:
-        """Store the outputs of a call, unless their form would change when they are read back."""
+    def add(
+        self, key: Mapping[str, Any], outputs: Sequence[Any], bodies: Sequence[str]
+    ) -> None:
+        """Store a call, unless the form of its outputs would change when they are read back."""
         for value in outputs:
             if isinstance(value, torch.Tensor) and not value.is_contiguous():
                 return
@@ -63,11 +69,12 @@ class CallResults:
             encoded = encode_constant(list(outputs), self._store.put)
         except ValueError:  # None, or a string that no package returns
             return
-        self._store.put_result(key, {"outputs": encoded}, pushes=False)
+        result = {"outputs": encoded, "bodies": list(bodies)}
+        self._store.put_result(key, result, pushes=False)
 
 
 class KeptLane(Lane):
-    """A lane that stores the outputs of its calls."""
+    """A lane that stores its calls: their outputs, and which bodies of control flow they run."""
 
     def __init__(
         self,
@@ -79,6 +86,7 @@ class KeptLane(Lane):
         super().__init__(name, sources)
         self._identities = identities
         self._results = results
+        self._bodies = {method: Bodies(source) for method, source in sources.items()}
         self._has_state = any(source.state for source in sources.values())
         self._calls: list[Call] = []
         self._is_behind = False
@@ -96,16 +104,20 @@ class KeptLane(Lane):
             self._is_behind = False
         self._calls.append((method, inputs, as_it_lies, seed))
         key = self._make_key()
-        outputs = self._results.find(key) if key else None
-        if outputs is not None:
+        bodies = self._bodies[method]
+        kept = self._results.find(key) if key else None
+        if kept is not None and bodies.can_report(kept[1]):
+            outputs, ran = kept
             self._is_behind = True
+            bodies.report(ran)
             return outputs
         if self._is_behind:
             self._catch_up()
         started = time.perf_counter()
-        outputs = super().run(method, inputs, as_it_lies, seed)
+        with bodies.recording() as running_bodies:
+            outputs = super().run(method, inputs, as_it_lies, seed)
         if key and time.perf_counter() - started >= _LEAST_SECONDS:
-            self._results.add(key, outputs)
+            self._results.add(key, outputs, [*running_bodies])
         return outputs
 
     def _make_key(self) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from pipeline.features.source_calls.dequantized_weights import DequantizedWeights
 from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
 from pipeline.program.eager import Source
-from pipeline.program.graphs import control_flow_bodies, iter_nodes
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.random_operators import (
     find_random_operators,
     is_foreign,
@@ -47,11 +47,7 @@ class SourceCallMeasuring(Measuring):
     def _open(self, name: str, sources: Mapping[str, Source]) -> Lane:
         for source in sources.values():
             self._weights.serve(source)
-        programs = [source.program for source in sources.values()]
-        if any(map(_is_unpredictable, programs)):
-            return Lane(name, sources)
-        # Features watch which branches run, except in runs that only round.
-        if name != "rounded" and any(map(_has_control_flow, programs)):
+        if any(_is_unpredictable(source.program) for source in sources.values()):
             return Lane(name, sources)
         identities = {method: self._identify(name, method) for method in sources}
         return KeptLane(name, sources, identities, self._results)
@@ -74,7 +70,3 @@ def _is_unpredictable(program: ExportedProgram) -> bool:
     return bool(find_random_operators(program)) or any(
         is_uninitialized(node) or is_foreign(node) for node in iter_nodes(program)
     )
-
-
-def _has_control_flow(program: ExportedProgram) -> bool:
-    return bool(control_flow_bodies(program.graph_module))

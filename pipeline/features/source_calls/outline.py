@@ -5,4 +5,5 @@ from __future__ import annotations
 from pipeline.store.results import CONSTANT_METHODS
 
 ((_, _VALUE),) = CONSTANT_METHODS
-SOURCE_CALL = {"outputs": _VALUE}
+# `bodies` are the names of the bodies of control flow that the call ran.
+SOURCE_CALL = {"outputs": _VALUE, "bodies": list[str]}

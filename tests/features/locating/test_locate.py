@@ -304,7 +304,11 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
     methods.append(MethodValidation("lost"))
     methods[-1].fail("the package lacks this method; it has none", about="lacking")
     methods.append(MethodValidation("fine"))
-    sources = dict.fromkeys([*(f"m{n}" for n in range(10)), "lost", "fine"])
+    methods.append(
+        MethodValidation("reader", limits_from="float32", runs=[JudgedCall("example 0", ())])
+    )
+    methods[-1].fail("lost in the quantization of 'm1'", about="quantization")
+    sources = dict.fromkeys([*(f"m{n}" for n in range(10)), "lost", "fine", "reader"])
     evidence = dataclasses.replace(portable().evidence(), sources=sources)
     validation = Validation("p.pte", tuple(methods), (), {})
     found = locating.locate_failures(evidence, validation, {})
@@ -317,6 +321,7 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
         "size": ("size: not examined: no operator computes a constant",),
         "x": ("x: not examined: its source has no such method",),
         "lost": ("lost: not examined: the package lacks it",),
+        "reader": ("reader: not examined: quantized methods write the state that it reads",),
     }
     spent = locating.locate_failures(evidence, validation, {}, Budget(0))
     assert spent.keys() == found.keys()

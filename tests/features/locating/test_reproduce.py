@@ -1,12 +1,13 @@
 """A failed method's files run with one command, which also tells when the bug is fixed."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pipeline.config.validation import Limits
-from pipeline.features.locating.measuring import reproductions
+from pipeline.features.locating.measuring import _find_quantized, reproductions
 from pipeline.features.pages.markdown import markdown
 from pipeline.plan.actions import Action
 from pipeline.program.inputs import InputSet
@@ -138,3 +139,20 @@ def test_the_report_shows_it_under_failures():
         "first divergence: aten.linear.default in second, tests/features/locating/test_locate.py"
     )
     assert "run: and this" in section
+
+
+@pytest.mark.parametrize(
+    ("limits_from", "about", "names"),
+    [
+        ("quantized", "quantized", ["prefill"]),
+        ("quantized", "quantization", []),
+        ("float32", "", ["prefill"]),  # on state that a quantized method may have written
+        ("float32", "quantization", []),
+    ],
+)
+def test_a_failure_is_reproduced_with_the_programs_that_showed_it(limits_from, about, names):
+    result = MethodValidation("decode", limits_from=limits_from)
+    result.fail("SQNR 12.5 dB is below 20 dB", about=about)
+    result.fails_quantized = about == "quantized"
+    subject = SimpleNamespace(quantized={"prefill": SimpleNamespace(program=None)})
+    assert [*_find_quantized(result, subject)] == names

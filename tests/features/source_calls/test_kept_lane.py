@@ -8,9 +8,14 @@ from torch.export import export
 from pipeline.config.validation import ValidateConfig
 from pipeline.features.rounding.source import RoundedSource
 from pipeline.features.source_calls import kept_lane
+from pipeline.features.source_calls.bodies import Bodies
+from pipeline.features.source_calls.dequantized_weights import DequantizedWeights
 from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
+from pipeline.features.source_calls.measuring import SourceCallMeasuring
+from pipeline.features.source_calls.outline import SOURCE_CALL
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
+from pipeline.store.forms import check_of
 from pipeline.store.store import Store
 from pipeline.validate.budget import Budget
 from pipeline.validate.package import validate_package
@@ -151,3 +156,91 @@ def test_a_validation_goes_on_where_its_budget_ended(results, calls, tmp_path, m
     # Of the rounded values' calls, whose results were known, none is made again.
     assert RoundedSource in first_calls
     assert later_calls.count(RoundedSource) < len(whole.runs) * 2
+
+
+class Branching(nn.Module):
+    """Takes a branch by the sum of its inputs, and inside one of them another by their mean."""
+
+    def forward(self, x):
+        def inner(a):
+            return torch.cond(a.mean() > 2, lambda b: b * 3.0, lambda b: b * 4.0, (a,))
+
+        return torch.cond(x.sum() > 4, inner, lambda a: a * 2.0, (x,))
+
+
+BRANCHING = {"run": export(Branching(), (torch.ones(4),))}
+
+
+def watched_bodies(source):
+    """Return a list of the bodies that run, which hooks fill."""
+    ran = []
+    for name, body in source.module.named_modules():
+        if name:
+            body.register_forward_pre_hook(lambda body, inputs, name=name: ran.append(name))
+    return ran
+
+
+def test_a_known_call_reports_the_bodies_that_it_ran(results, calls):
+    ran = watched_bodies(Source(BRANCHING["run"]))
+    expected = []
+    for _ in range(2):
+        ran.clear()
+        again = lane(results, BRANCHING)
+        for inputs in SETS:
+            again.run("run", inputs)
+            expected.append([*ran])
+            ran.clear()
+        assert len(calls) == len(SETS)
+    outer = "true_graph_0"
+    assert expected[:4] == expected[4:] == [
+        ["false_graph_0"],
+        [outer, f"{outer}.false_graph_0"],
+        [outer, f"{outer}.true_graph_0"],
+        [outer, f"{outer}.true_graph_0"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook"])
+def test_a_hook_that_needs_values_makes_the_call_run(results, calls, kind):
+    program = export(Branching(), (torch.ones(4),))
+    body = Source(program).module.get_submodule("false_graph_0")
+    options = {"with_kwargs": True} if kind == "forward_pre_hook" else {}
+    getattr(body, f"register_{kind}")(lambda *values: None, **options)
+    for _ in range(2):
+        lane(results, {"run": program}).run("run", SETS[0])
+    assert len(calls) == 2
+
+
+def test_a_result_without_bodies_or_with_unknown_ones_is_not_used(results, calls, monkeypatch):
+    assert not check_of(SOURCE_CALL)({"outputs": []})
+    lane(results, BRANCHING).run("run", SETS[0])
+    monkeypatch.setattr(Bodies, "__init__", lambda self, source: setattr(self, "_bodies", {}))
+    lane(results, BRANCHING).run("run", SETS[0])
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("examples, verdict", [(1, "not judged"), (3, "passed")])
+def test_another_package_knows_the_branches_of_known_calls(
+    results, calls, tmp_path, examples, verdict
+):
+    """It calls no source but to see that it is deterministic, and reports what the first did."""
+    pte = tmp_path / "run.pte"
+    pte.write_bytes(_packed(BRANCHING, {}).pte)
+    measuring = object.__new__(SourceCallMeasuring)
+    measuring._results, measuring._weights = results, DequantizedWeights()
+    measuring._identify = lambda lane, method: (method,)
+    settings = ValidateConfig(inputs=0, latency={"seconds": 0})
+    methods = []
+    for _ in range(2):
+        calls.clear()
+        # Another package has a program of its own, with the same content.
+        programs = {"run": export(Branching(), (torch.ones(4),))}
+        methods += validate_package(
+            pte, (), programs, {"run": SETS[:examples]}, settings, {}, open_lane=measuring._open
+        ).methods
+    assert calls == [Source] * 2
+    first, second = (method.to_json() for method in methods)
+    assert first == second
+    assert methods[1].verdict == verdict
+    reason = "no call runs the true branch of cond"
+    assert methods[1].verdict_reason.startswith(reason if verdict == "not judged" else "")

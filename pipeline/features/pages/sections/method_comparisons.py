@@ -11,7 +11,7 @@ from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Json, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
 from pipeline.report.references import UNREFERENCED, describe_limits, name_references
-from pipeline.store.errors import plural
+from pipeline.store.errors import listed, plural
 
 _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "max_mean_abs": ("mean absolute error at most {}", short),
@@ -74,17 +74,18 @@ def method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
 
 def _compare_method(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
     quantization = method.get("quantization")
-    if quantization is None:
+    if quantization is None or quantization.get("writers"):
         yield _source_row(method)
     else:
         yield _quantized_row(method)
+    if quantization is not None:
         yield _quantization_row(method, quantization)
     if method["kind"] == "program":
         yield _reference_row(method.get("reference"), places)
     generated = method.get("on_generated")
     if generated:
         program = "float program"
-        if quantization is None:
+        if quantization is None or quantization.get("writers"):
             program = "source"
         calls = _count_calls(method, _GENERATED)
         yield _row({**generated, "limits": {}}, program, calls, "")
@@ -150,8 +151,10 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
     calls = f"no call, {inputs} in eager mode"
     if method["runs"]:
         calls = _count_calls(method, inputs)
+    if writers := quantization.get("writers"):
+        calls = f"calls after {listed(writers)}, on {inputs}"
     if method["runs"] and examples:
-        figures = method
+        figures = quantization.get("figures", method)
     else:
         figures = {}
     comparison = {**figures, "limits": quantization["limits"]}
