@@ -171,6 +171,12 @@ LEFT = delegation(
             "by 30 bytes to 230",
         ),
         (
+            {"max_size_growth": "2%"},  # nothing that the baseline lists grew
+            {"build": sized(1030), "inside": contents(600)},
+            "the package grew by 3.0 % since the baseline, from 1,000 to 1,030 bytes, at most "
+            "2.0 % allowed",
+        ),
+        (
             {"max_planned_memory": "2kB"},
             {"inside": contents(memory=2000)},
             "decode: plans 2,256 bytes of memory, at most 2,000 allowed; arena 1: 2,000, arena 2: "
