@@ -342,7 +342,6 @@ IOS17, IOS18 = ({"minimum_deployment_target": target} for target in ("ios17", "i
 INT4 = {"quantize": {"quantizer": "torchao", "scheme": "int4_weight_only"}}
 
 
-
 def groups(size: int) -> dict[str, object]:
     scheme = "int8_dynamic_activation_int8_weight"
     return {"quantize": {"quantizer": "torchao", "scheme": scheme, "group_size": size}}

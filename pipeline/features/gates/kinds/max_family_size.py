@@ -17,7 +17,10 @@ def measure(package: GateSubject, limit: int) -> Measured:
     unbuilt = [member for member, files in package.family.items() if not files]
     if unbuilt:
         names = listed(unbuilt, MOST)
-        return None, f"max_family_size can't be checked, since these aren't built: {names}"
+        return (
+            None,
+            f"max_family_size can't be checked, since these aren't built: {names}",
+        )
     sizes = {
         content: n for files in package.family.values() for content, n in files.values()
     }
