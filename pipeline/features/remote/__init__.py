@@ -15,7 +15,7 @@ _LOCAL = ("file", "local")  # fsspec's schemes of this machine's folders
 
 def _parse_address(value: Any, _: Path) -> str:
     address = parse_text(value)
-    scheme, _, place = address.partition("://")
+    scheme, place = [*address.split("://", 1), ""][:2]
     # fsspec takes `file://$UNSET` for the working folder, which is the workspace.
     is_place = scheme not in _LOCAL or place.startswith("/")
     return checked(address, is_place and place.strip("/") != "")
