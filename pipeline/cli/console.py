@@ -152,7 +152,7 @@ def _file_to_open(plan: Plan, event: Event) -> str:
     if event.kind == "validate" and event.package and event.log:
         page = plan.workspace.package(event.package) / _PAGE
         recorded = plan.workspace.state(event.package).get("validate", {})
-        if recorded.get("ok") is False and page.is_file():
+        if recorded.get("ok") is False and not event.stage and page.is_file():
             return str(page.relative_to(plan.workspace.root))
     return event.log
 

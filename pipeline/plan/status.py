@@ -123,19 +123,17 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
     if digest is None:
         return Status("waiting", "the package is not lowered yet")
     action = None
-    methods = validated_unit(plan, package, unit)
-    if methods:
+    if methods := validated_unit(plan, package, unit):
         action = plan.validate(package, methods)
         if action:
             digest = action.digest
     recorded = plan.workspace.state(package).get("validate", {})
-    unkept = ""
     summary = plan.configs.summary(package)
-    if recorded and summary:
-        unkept = _why_unkept(recorded, summary.budget)
+    unkept = _why_unkept(recorded, summary.budget) if recorded and summary else ""
     if recorded.get("action") != digest:
         action = action or plan.validate(package)
-        assert action is not None
+        if action is None:  # another run in this workspace is making it again
+            return Status("waiting", "the package is not lowered yet")
         key = recorded.get("key")  # of a validation that is not in the store
         changed = _changes(plan, recorded.get("action"), action, "validated", key)
         return _hit_or_stale(
@@ -145,8 +143,7 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
         )
     if unkept:
         return Status("stale", unkept)
-    damage = find_damage(plan, package, recorded)
-    if damage:
+    if damage := find_damage(plan, package, recorded):
         return _hit_or_stale(plan, digest, damage)
     left_out = recorded.get("left_out")
     return Status("up-to-date", f"unchanged; {left_out}" if left_out else "unchanged")

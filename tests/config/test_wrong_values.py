@@ -84,7 +84,11 @@ def test_no_message_is_in_the_words_of_pydantic():
         ),
         (
             {"gates": {"max_memory_growth": [1]}},
-            "validate.gates.max_memory_growth: is a list, must be a number",
+            "validate.gates.max_memory_growth: is a list, must be a share such as 0.02 or 2%",
+        ),
+        (
+            {"gates": {"max_latency": {}}},
+            "max_latency: is an empty mapping, must have a limit for each device, or one for all",
         ),
         (
             {"gates": {"max_latency": "5ms"}},

@@ -351,3 +351,13 @@ def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
             configs=SimpleNamespace(summary=lambda _: SimpleNamespace(budget=60.0)),
         )
         assert validate_status(plan, "p") == Status("stale", told)
+
+
+def test_a_package_that_another_run_links_again_is_waited_for():
+    plan = SimpleNamespace(
+        validate_digest=lambda _: "new",
+        validate=lambda _: None,
+        workspace=SimpleNamespace(state=lambda _: {}),
+        configs=SimpleNamespace(summary=lambda _: None),
+    )
+    assert validate_status(plan, "p").state == "waiting"

@@ -1,7 +1,10 @@
 import json
 
+import pytest
+
 from pipeline.features.overview.overview import read_run, write_overview
 from pipeline.report.events import Event, write_run
+from pipeline.report.failures import describe_failed
 from pipeline.report.render import read_report, write_reports
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -105,19 +108,29 @@ def test_a_package_whose_model_could_not_be_exported_says_so(tmp_path):
 
 def test_a_package_that_failed_validation_is_described_by_its_report(tmp_path):
     space = workspace(tmp_path)
-    put(
-        space,
-        "pack",
-        "report.json",
-        {**REPORT, "ok": False, "verdict": "failed", "failures": ["too large"]},
-    )
-    run(
-        space,
-        {"kind": "link", "package": "pack", "outcome": "built"},
-        {"kind": "validate", "package": "pack", "outcome": "failed", "error": "too large"},
-    )
+    report = {**REPORT, "ok": False, "verdict": "failed", "failures": ["too large"]}
+    put(space, "pack", "report.json", report)
+    failed = {"kind": "validate", "package": "pack", "outcome": "failed"}
+    link = {"kind": "link", "package": "pack", "outcome": "built"}
+    run(space, link, {**failed, "error": f"{describe_failed(report, 'pack')}\n  a culprit"})
     text = summary(space, "pack")
-    assert "1 package: 1 failed" in text and "- too large" in text
+    assert "1 package: 1 failed" in text and "- too large" in text and "killed" not in text
+
+
+@pytest.mark.parametrize("report", [REPORT, {**REPORT, "failures": ["too large"]}, None])
+def test_a_validation_that_failed_without_a_report_is_not_described_by_an_earlier_one(
+    tmp_path, report
+):
+    space = workspace(tmp_path)
+    if report:
+        put(space, "pack", "report.json", report)
+    failed = {"kind": "validate", "package": "pack", "outcome": "failed"}
+    run(space, {**failed, "error": "its process was killed"})
+    text = summary(space, "pack")
+    assert text.startswith("# FAILED: 1 package: 1 failed")
+    assert "its process was killed" in text and "too large" not in text
+    cases = (space.build / "junit.xml").read_text()
+    assert 'failures="1"' in cases and 'name="validated"' in cases
 
 
 def test_rendering_again_leaves_the_recorded_files_current(tmp_path):

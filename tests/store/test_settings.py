@@ -79,6 +79,8 @@ def test_environment_wins(settings, tmp_path, monkeypatch):
         ('store_size = "big"', "store_size: is 'big'; must be a size such as 50GB"),
         ("store_size = 5", "must be a size such as 50GB"),
         ('remote = "bucket"', "remote: is 'bucket'; must be an address such as s3://"),
+        ('remote = "file://"', "remote: is 'file://'; must be an address such as s3://"),
+        ('remote = "file://cache"', "remote: is 'file://cache'; must be an address such as s3://"),
         ('remote = "file:///x"\nremote_mode = "rw"', "must be read-write or read-only"),
         ('remote = "file:///x"\nremote_timeout = 0', "a number of seconds above 0"),
         ('remote = "file:///x"\nremote_timeout = 1e300', "a number of seconds above 0"),

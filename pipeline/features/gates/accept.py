@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pipeline.cli.verbs import known_packages
@@ -59,7 +60,7 @@ def _accept(plan: Plan, package: str) -> str:
     there = path.read_bytes() if path.is_file() else None
     if there == text:
         return "unchanged"
-    write_atomically(path, text)
+    _write(path, text)
     size = now["size"]
     if before is None:
         what = "replaced, since it could not be read" if there else "new"
@@ -69,6 +70,14 @@ def _accept(plan: Plan, package: str) -> str:
     if was != size:
         change = f"size {was} -> {size} bytes"
     return f"changed; {change}{_describe_unrun(now)}"
+
+
+def _write(path: Path, text: bytes) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        place = f"{path.parent.name}/{path.name}"
+        raise PipelineError(f"{place}: can't be written: {error.strerror}") from error
 
 
 def _describe_unrun(figures: Mapping[str, Any]) -> str:

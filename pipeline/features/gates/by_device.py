@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from pipeline.backends.options import rule
-from pipeline.config.fields import OrByDevice, Size
+from pipeline.config.fields import OrByDevice, Portion, Size
 from pipeline.features.gates.gate import GateSubject, Json, Measured
 
 
@@ -19,14 +19,20 @@ def _refuse_units(value: object) -> object:
     return value
 
 
+def _refuse_no_device(value: object) -> object:
+    """Raise an error for an empty mapping, whose gate would be checked on no device."""
+    if value == {}:
+        raise rule("must have a limit for each device, or one for all")
+    return value
+
+
 _Milliseconds = Annotated[
     float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_refuse_units)
 ]
-_Portion = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # One limit for all devices of the package, or one per device.
-Sizes = OrByDevice[Size]
-Times = OrByDevice[_Milliseconds]
-Portions = OrByDevice[_Portion]
+Sizes = Annotated[OrByDevice[Size], AfterValidator(_refuse_no_device)]
+Times = Annotated[OrByDevice[_Milliseconds], AfterValidator(_refuse_no_device)]
+Portions = Annotated[OrByDevice[Portion], AfterValidator(_refuse_no_device)]
 
 
 def iter_limits(limit: Any, run: Json) -> Iterator[tuple[str, Any]]:

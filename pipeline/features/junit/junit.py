@@ -26,7 +26,7 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str]) -> bytes:
     """Return one XML document with a suite for each package, sorted by name.
 
     Args:
-        not_built: the error of each package that could not be built, by package.
+        not_built: the error of each package that could not be built or validated, by package.
     """
     built = {str(report["package"]): report for report in reports}
     root = Xml.Element("testsuites", {"name": "pte-pipeline"})
@@ -35,7 +35,8 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str]) -> bytes:
         if package in not_built:
             error = not_built[package]
             kind = error.partition(" ")[0]  # "compile" in "compile decode: ..."
-            _add_case(suite, package, "lowered", [error], kind=kind)
+            check = "validated" if kind == "validate" else "lowered"
+            _add_case(suite, package, check, [error], kind=kind)
         else:
             _add_report(suite, package, built[package])
         suite.attrib |= _totals(suite)

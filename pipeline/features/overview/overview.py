@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.moments import call_all
 from pipeline.report.elements import Json
 from pipeline.report.events import RUN, TIMELINE
+from pipeline.report.failures import describe_failed
 from pipeline.report.packages import Entry
 from pipeline.report.records import read_drops
 from pipeline.report.render import read_report, render_all, write_rendered
@@ -54,6 +55,9 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
             entries.append(Entry(package, None, error))
             continue
         report = read_report(workspace, package)
+        if error := _validation_error(package, actions, report):
+            entries.append(_Unreported(package, None, error))
+            continue
         drops = read_drops(workspace, package)
         history = histories.get(package, ())
         entries.append(Entry(package, report, drops=drops, history=history))
@@ -62,6 +66,30 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
         provenance |= facts
     rendered = render_all(entries, read_timeline(workspace), provenance)
     return write_rendered(workspace, workspace.build, rendered)
+
+
+class _Unreported(Entry):
+    """A package whose validation failed without a report, such as one of a killed worker."""
+
+    @property
+    def outcome(self) -> str:
+        return "failed"
+
+
+def _validation_error(
+    package: str, actions: Sequence[Json], report: Json | None
+) -> str:
+    """Return the error of the last run's validation, or "" if its report describes it."""
+    for action in actions:
+        names = action["kind"], action["package"], action["outcome"]
+        if names != ("validate", package, "failed"):
+            continue
+        reported = ""
+        if report is not None and report["failures"]:
+            reported = describe_failed(report, package)
+        if not reported or not action["error"].startswith(reported):
+            return f"validate {package}: {action['error']}"
+    return ""
 
 
 def _build_error(package: str, actions: Sequence[Json]) -> str:

@@ -310,6 +310,12 @@ REMEDIES = (
         r"(?P<version>\d+)",
         "set the partitioner's option `coreml: {{minimum_deployment_target: ios{version}}}`",
     ),
+    _remedy(
+        "XNNPACK int8 groups",
+        r"XnnpackBackend: .*Only 4b group quantization is supported",
+        "set `group_size: 0` in the method's `quantize`: XNNPACK computes with groups of weights "
+        "only in 4 bits",
+    ),
     Remedy(
         "operator that a backend can't compile",
         r"(?:^|: )preprocess (?P<backend>\w+): ",

@@ -10,11 +10,15 @@ from pipeline.store.setting_table import checked, parse_seconds, parse_text
 
 _MODES = ("read-write", "read-only")
 _UNSIGNED = "unsigned"
+_LOCAL = ("file", "local")  # fsspec's schemes of this machine's folders
 
 
 def _parse_address(value: Any, _: Path) -> str:
     address = parse_text(value)
-    return checked(address, "://" in address)
+    scheme, place = [*address.split("://", 1), ""][:2]
+    # fsspec takes `file://$UNSET` for the working folder, which is the workspace.
+    is_place = scheme not in _LOCAL or place.startswith("/")
+    return checked(address, is_place and place.strip("/") != "")
 
 
 SETTINGS = {

@@ -13,6 +13,9 @@ from typing import Any
 
 import yaml
 
+from pipeline.config.compose import Document
+from pipeline.config.parser import parse_document
+from pipeline.config.yaml import load_nodes
 from pipeline.features.sensitivity.edits import edit_methods
 from pipeline.features.sensitivity.groups import Modules, find_disjoint, find_groups
 from pipeline.features.sensitivity.metric_search import read_score
@@ -33,10 +36,11 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.records import read_manifest
 from pipeline.report.verdicts import PASSED
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import ConfigErrors, PipelineError
 
 PORTABLE = "portable"  # operators that no delegate takes, run by portable kernels
 MOST_BUILDS = 8
+_ANY_CONFIG = "config.yaml"
 _LEAST_EFFECT = 0.05  # share of the package's bytes or milliseconds
 _LEAST_DECIBELS = 1.0
 _SETTLED = 80.0  # dB; from here on, packages count as equal to the float program
@@ -82,11 +86,30 @@ def _parse_item(written: str) -> dict[str, dict[str, Any]]:
     if isinstance(item, dict) and len(item) == 1:
         ((name, options),) = item.items()
         if isinstance(name, str) and isinstance(options or {}, dict):
+            if name != PORTABLE:
+                _check_item(written, {name: options or {}})
             return {name: options or {}}
     raise PipelineError(
         f"--against {written}: must be portable, or an item of `partitioners`, such as vulkan or "
         "'vulkan: {force_fp16: true}'"
     )
+
+
+def _check_item(written: str, item: Mapping[str, Any]) -> None:
+    """Raise PipelineError if a config can't have this item of `partitioners`."""
+    data = {"model": "m", "methods": {"m": {"partitioners": [item]}}}
+    root = load_nodes(yaml.safe_dump(data).encode(), _ANY_CONFIG)
+    assert root is not None
+    try:
+        parse_document("m", Document(_ANY_CONFIG, root))
+    except ConfigErrors as errors:
+        first = errors.problems[0]
+        path = first.path.removeprefix("methods.m.partitioners[0]").lstrip(".")
+        known = f"; {first.known}" if first.known else ""
+        place = f"{path}: " if path else ""
+        raise PipelineError(
+            f"--against {written}: {place}{first.what}{known}"
+        ) from errors
 
 
 def compare_backends(

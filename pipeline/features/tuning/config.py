@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options
 from pipeline.backends.options import rule
-from pipeline.features.tuning.figures import DIRECTIONS, split_limit
+from pipeline.config.fields import SHARE_PATTERN
+from pipeline.features.tuning.figures import DIRECTIONS, is_time, split_limit
 from pipeline.store.errors import did_you_mean
 from pipeline.store.sizes import parse_size
 
@@ -34,10 +38,33 @@ def _check_limit_name(name: str) -> str:
 
 
 def _check_limit(value: float | str) -> float | str:
-    """Return a limit, which must be a number or a size."""
-    if isinstance(value, str) and parse_size(value) is None:
-        raise rule("must be a number, or a size such as 40MB")
-    return value
+    """Return a limit, which must be a number, a share or a size; a share becomes a number."""
+    if isinstance(value, float) or parse_size(value) is not None:
+        return value
+    if re.fullmatch(SHARE_PATTERN, value):
+        # As a decimal: 0.7 / 100 is not 0.007 in floating point.
+        return float(Decimal(value.rstrip("% ")) / 100)
+    raise rule("must be a number, a share such as 90%, or a size such as 40MB")
+
+
+def _check_limits(limits: dict[str, float | str]) -> dict[str, float | str]:
+    """Return limits, which must have values that their figures can have."""
+    for name, value in limits.items():
+        _, figure = split_limit(name)
+        is_share = figure in ("delegated_nodes", "delegated_ops")
+        is_size = figure in ("size", "planned_memory") or "." in figure
+        if isinstance(value, str):
+            if is_time(figure) or not is_size:
+                raise _mistake(
+                    f"{name} can't be a size", f"is '{value}', write a number"
+                )
+        elif is_share and value > 1:
+            raise _mistake(f"{name} can't exceed 1", f"is {value:g}, write 90% or 0.9")
+    return limits
+
+
+def _mistake(what: str, known: str) -> PydanticCustomError:
+    return PydanticCustomError("mistake", "mistake", {"what": what, "known": known})
 
 
 def _text(pattern: str) -> WithJsonSchema:
@@ -49,6 +76,7 @@ SettingPath = Annotated[str, _text(r"^(methods|defaults|emit)(\.[^.\s]+)+$")]
 FigureName = Annotated[str, AfterValidator(_check_figure), _text(r"^\S+$")]
 LimitName = Annotated[str, AfterValidator(_check_limit_name), _text(r"^(min|max)_\S+$")]
 Limit = Annotated[float | str, AfterValidator(_check_limit)]
+Limits = Annotated[dict[LimitName, Limit], AfterValidator(_check_limits)]
 
 
 class TuneConfig(Options):
@@ -72,7 +100,7 @@ class TuneConfig(Options):
 
     Example: {size: min, sqnr: max}
     """
-    limits: dict[LimitName, Limit] = Field(default={})
+    limits: Limits = Field(default={})
     """Limits on figures: `min_<figure>` or `max_<figure>`. A trial that breaks a limit is never the
     best.
 

@@ -46,15 +46,17 @@ def run(
         PipelineError: an argument is invalid, no trial is within the limits, or `write` is given
             but no feature edits configs.
     """
-    number = _parse_number(trials, "--trials")
+    number = _parse_count(trials, "--trials")
     sizes = {"size": _parse_size(max_size, "--max-size")}
     sizes["memory"] = _parse_size(max_memory, "--max-memory")
     # Checked before any trial is built.
     if write and not has_feature("config_edits"):
         lack = 'this installation has no feature "config_edits", which edits configs'
         raise PipelineError(f"--write: {lack}")
-    if write != BEST:
-        _parse_number(write, "--write")
+    if write != BEST and write and not write.isdecimal():
+        raise PipelineError(
+            f"--write is '{write}', must be best or the number of a trial"
+        )
     packages, fixed = _find_packages(plan, words, target)
     if write not in ("", BEST) and len(packages) > 1:
         raise PipelineError("--write NUMBER is for one package; name it")
@@ -126,11 +128,11 @@ def _parse_size(text: str, option: str) -> int | None:
     return size
 
 
-def _parse_number(text: str, option: str) -> int | None:
+def _parse_count(text: str, option: str) -> int | None:
     if not text:
         return None
-    if not text.isdecimal():
-        raise PipelineError(f"{option} is '{text}', must be a whole number")
+    if not text.isdecimal() or not int(text):
+        raise PipelineError(f"{option} is '{text}', must be a whole number from 1")
     return int(text)
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from pipeline.features.gates import accept
 from pipeline.features.gates.baseline import format_baseline, keep_accepted, parse_baseline
 from pipeline.features.gates.figures import make_figures
-from pipeline.store.errors import ConfigErrors
+from pipeline.store.errors import ConfigErrors, PipelineError
 from tests.support.builds import contents, manifest, proved, validation
 
 GOLDEN = """\
@@ -234,6 +235,12 @@ def test_a_regression_is_refused_until_it_is_accepted(built):
     assert built.doit("baseline") == 0
     assert built.output.startswith("baselines/pair.yaml: changed; size ")
     assert built.doit() == 0, built.output
+
+
+def test_a_baseline_that_cannot_be_written_is_said_in_one_line(tmp_path):
+    (tmp_path / "baselines").write_text("")
+    with pytest.raises(PipelineError, match=r"^baselines/asr.yaml: can't be written: File exists"):
+        accept._write(tmp_path / "baselines" / "asr.yaml", b"")
 
 
 @pytest.mark.slow

@@ -171,6 +171,12 @@ LEFT = delegation(
             "by 30 bytes to 230",
         ),
         (
+            {"max_size_growth": "2%"},  # nothing that the baseline lists grew
+            {"build": sized(1030), "inside": contents(600)},
+            "the package grew by 3.0 % since the baseline, from 1,000 to 1,030 bytes, at most "
+            "2.0 % allowed",
+        ),
+        (
             {"max_planned_memory": "2kB"},
             {"inside": contents(memory=2000)},
             "decode: plans 2,256 bytes of memory, at most 2,000 allowed; arena 1: 2,000, arena 2: "
@@ -378,6 +384,21 @@ def test_another_number_of_outputs_is_no_comparison():
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "sentence"),
+    [
+        ([42.0, None], [42.0, 3.0], "decode: state has an SQNR only now"),
+        ([42.0, 80.0], [42.0, None], "decode: state has an SQNR only in the baseline"),
+        ([42.0, None], [42.0, None], None),  # an output that is all zeros in both
+    ],
+)
+def test_an_sqnr_on_one_side_only_is_no_comparison(before, now, sentence):
+    baseline = make_figures(manifest(), contents(), validation(decode=proved("decode", before)))
+    record = validation(decode=proved("decode", now))
+    told = failures({}, record=record, baseline=baseline, own={"decode": {"max_sqnr_drop": 3}})
+    assert told == ([f"{sentence}; `doit baseline asr` accepts that"] if sentence else [])
+
+
 def test_what_is_not_known_fails():
     results = check_gates(
         settings({"max_planned_memory": "1kB", "max_latency_ratio": 2, "max_sqnr_drop": 1}),
@@ -576,6 +597,8 @@ def test_what_is_measured_does_not_depend_on_gates_and_baseline():
 def test_shares_may_be_written_as_percentages():
     gates = settings({"max_size_growth": "2%", "max_delegation_drop": "0.5 %"})["gates"]
     assert gates["max_size_growth"] == 0.02 and gates["max_delegation_drop"] == 0.005
+    gates = settings({"max_latency_growth": "10%", "max_memory_growth": {"native": "5%"}})["gates"]
+    assert gates["max_latency_growth"] == 0.1 and gates["max_memory_growth"] == {"native": 0.05}
 
 
 FAMILY = {
@@ -595,3 +618,10 @@ def test_sizes_of_a_family_count_what_is_shared_once(gate, size):
     if gate != "max_size":
         (record,) = check_gates(settings({gate: size}), manifest(files=files))
         assert not record["ok"] and "has no family" in record["sentence"]
+
+
+def test_the_size_of_a_family_is_unknown_until_all_its_packages_are_built():
+    settings_of = settings({"max_family_size": 10**6})
+    (record,) = check_gates(settings_of, manifest(), family={**FAMILY, "code": {}})
+    assert not record["ok"] and record["figure"] is None
+    assert record["sentence"].endswith("since these aren't built: code")

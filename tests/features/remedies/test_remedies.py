@@ -341,6 +341,12 @@ WINDOW = torch.ones(1, 2)
 IOS17, IOS18 = ({"minimum_deployment_target": target} for target in ("ios17", "ios18"))
 INT4 = {"quantize": {"quantizer": "torchao", "scheme": "int4_weight_only"}}
 
+
+def groups(size: int) -> dict[str, object]:
+    scheme = "int8_dynamic_activation_int8_weight"
+    return {"quantize": {"quantizer": "torchao", "scheme": scheme, "group_size": size}}
+
+
 CASES: dict[str, Case] = {
     "disk": lacking(write_to_full_disk),
     "file size": lacking(write_much),
@@ -487,6 +493,10 @@ CASES: dict[str, Case] = {
     "Core ML version": case(
         coreml(nn.Linear(64, 64), torch.ones(1, 64), **INT4),
         coreml(nn.Linear(64, 64), torch.ones(1, 64), options=IOS18, **INT4),
+    ),
+    "XNNPACK int8 groups": case(
+        partial(build, nn.Linear(64, 64), torch.ones(1, 64), **XNNPACK, **groups(32)),
+        partial(build, nn.Linear(64, 64), torch.ones(1, 64), runs=False, **XNNPACK, **groups(0)),
     ),
     "operator that a backend can't compile": case(prelu, partial(prelu, ["0"])),
 }

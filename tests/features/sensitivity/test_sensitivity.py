@@ -254,6 +254,11 @@ def test_a_proposal_goes_by_one_thing():
         next(run(None, ["pair"], floor="9", metric="top1"))
     with pytest.raises(PipelineError, match=r"--against \[vulkan\]: must be portable"):
         next(run(None, ["pair"], against="[vulkan]"))
+    with pytest.raises(PipelineError, match="--against vulkn: unknown partitioner 'vulkn'; did"):
+        next(run(None, ["pair"], against="vulkn"))
+    fault = r"--against vulkan: .*: vulkan.force_fp16: is 3, must be true or false"
+    with pytest.raises(PipelineError, match=fault):
+        next(run(None, ["pair"], against="vulkan: {force_fp16: 3}"))
 
 
 def test_without_the_feature_that_edits_configs_nothing_is_measured(monkeypatch):

@@ -119,6 +119,10 @@ def test_failures_are_listed_with_the_file_to_open(plan):
         "  link a, link b",
     ]
     assert not list(describe_failures(plan, events("small")))
+    # A validation that failed in a stage wrote no report.
+    killed = Event("validate", "small", None, "m", "failed", error="killed", stage="run", log=log)
+    *_, line = describe_failures(plan, [killed])
+    assert line == "  validate small in stage 'run': build/.logs/x.log"
 
 
 def test_a_run_that_ended_in_an_export_has_no_table():

@@ -123,7 +123,16 @@ def test_several_mistakes_are_reported_together(tmp_path):
             "tune.objectives.size: is 'least', must be one of the known",
         ),
         ("  limits: {sqnr: 20}", "tune.limits.sqnr: is 'sqnr', must be min_<figure> or max_"),
-        ("  limits: {max_size: big}", "tune.limits.max_size: is 'big', must be a number, or a"),
+        ("  limits: {max_size: big}", "tune.limits.max_size: is 'big', must be a number, a share"),
+        (
+            "  limits: {min_sqnr: 2MB}",
+            "tune.limits: min_sqnr can't be a size; is '2MB', write a number",
+        ),
+        ("  limits: {max_latency.native: 2MB}", "tune.limits: max_latency.native can't be a size"),
+        (
+            "  limits: {min_delegated_ops: 90}",
+            "tune.limits: min_delegated_ops can't exceed 1; is 90",
+        ),
         ("  trials: 0", "tune.trials: is 0, must be at least 1"),
     ],
 )
@@ -135,7 +144,9 @@ def test_objectives_and_limits_are_checked(tmp_path, section, fault):
 
 
 def test_a_sound_space_has_no_mistakes(tmp_path):
-    assert problems_of(write_config(tmp_path)) == []
+    path = write_config(tmp_path)
+    path.write_text(path.read_text() + "  limits: {min_delegated_ops: 90%, max_size: 2MB}")
+    assert problems_of(path) == []
 
 
 def test_an_alternative_may_need_another_one(tmp_path):

@@ -85,9 +85,10 @@ def record_of(bench, package="tiny"):
 @pytest.mark.parametrize(
     ("words", "options", "fault"),
     [
-        ([], {"trials": "many"}, "--trials is 'many', must be a whole number"),
+        ([], {"trials": "many"}, "--trials is 'many', must be a whole number from 1"),
+        ([], {"trials": "0"}, "--trials is '0', must be a whole number from 1"),
         ([], {"max_size": "10"}, "--max-size is '10', must be a size such as 10MB"),
-        ([], {"write": "last"}, "--write is 'last', must be a whole number"),
+        ([], {"write": "last"}, "--write is 'last', must be best or the number of a trial"),
         (["other"], {}, "no package 'other'; known: tiny"),
         ([], {}, "no config has a section `tune`; see `doit help tune`"),
         (["tiny"], {}, "tiny: its config has no section `tune`; write `tune: {space: "),

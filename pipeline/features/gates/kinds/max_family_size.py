@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pipeline.config.fields import Size
 from pipeline.features.gates.gate import Gate, GateSubject, Measured
-from pipeline.features.gates.wording import NAME_FAMILY, describe_own_files
-from pipeline.store.errors import plural
+from pipeline.features.gates.wording import MOST, NAME_FAMILY, describe_own_files
+from pipeline.store.errors import listed, plural
 
 
 def measure(package: GateSubject, limit: int) -> Measured:
@@ -13,6 +13,13 @@ def measure(package: GateSubject, limit: int) -> Measured:
         return (
             None,
             f"it has no family, whose size max_family_size limits; {NAME_FAMILY}",
+        )
+    unbuilt = [member for member, files in package.family.items() if not files]
+    if unbuilt:
+        names = listed(unbuilt, MOST)
+        return (
+            None,
+            f"max_family_size can't be checked, since these aren't built: {names}",
         )
     sizes = {
         content: n for files in package.family.values() for content, n in files.values()

@@ -16,7 +16,7 @@ GATE = Gate(
     values=Portions,
     unit="share",
     text=(
-        "The maximum slowdown of calls since the baseline, such as 0.1 for 10 %; the package and "
+        "The maximum slowdown of calls since the baseline, such as 0.1 or 10%; the package and "
         "the one that the baseline was recorded from take turns on the same device. The gate "
         "compares this limit with the lower end of the 95 % confidence interval over pairs of "
         "calls."

@@ -16,7 +16,7 @@ GATE = Gate(
     values=Portions,
     unit="share",
     text=(
-        "The maximum growth of peak memory since the baseline, such as 0.05 for 5 %; the package "
+        "The maximum growth of peak memory since the baseline, such as 0.05 or 5%; the package "
         "and the one that the baseline was recorded from take turns on the same device."
     ),
     example="0.05",

@@ -16,7 +16,7 @@ def measure(package: GateSubject, limit: float) -> Measured:
         f"the package grew by {percent(growth)} since the baseline, from {before:,}"
     )
     sentence += f" to {size:,} bytes, at most {percent(limit)} allowed"
-    return growth, f"{sentence}; {describe_growth(package)}"
+    return growth, "; ".join(filter(None, (sentence, describe_growth(package))))
 
 
 GATE = Gate(

@@ -27,7 +27,13 @@ def measure(method: GateSubject, limit: float) -> Measured:
     drops = []
     beyond = []
     for name, before, now in zip(names, accepted, sqnrs, strict=True):
-        if before is None or now is None:
+        if (before is None) != (now is None):
+            where = "in the baseline" if now is None else "now"
+            return None, (
+                f"{name} has an SQNR only {where}; `doit baseline {method.package}` "
+                "accepts that"
+            )
+        if before is None:
             continue
         drop = before - now
         drops.append(drop)
