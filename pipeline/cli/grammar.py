@@ -59,9 +59,7 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
             return [name]
     fitting = [name for name in names if is_pattern(word) and fnmatchcase(name, word)]
     if not fitting:
-        fits = ""
-        if is_pattern(word):
-            fits = "that matches "
+        fits = "that matches " if is_pattern(word) else ""
         hint = did_you_mean(word, names, _MOST_NAMES)
         raise PipelineError(f"no {noun} {fits}'{word}'; {hint}")
     return fitting

@@ -83,12 +83,8 @@ def _describe_program(
 ) -> Iterator[str]:
     before = difference.old
     after = difference.new
-    old = None
-    if isinstance(before, str):
-        old = find_parts(Digest(before))
-    new = None
-    if isinstance(after, str):
-        new = find_parts(Digest(after))
+    old = find_parts(Digest(before)) if isinstance(before, str) else None
+    new = find_parts(Digest(after)) if isinstance(after, str) else None
     if old is None or new is None:
         yield f"the program of {method} {difference.change()}"
         return

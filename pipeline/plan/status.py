@@ -71,11 +71,9 @@ def _why_unknown(plan: Plan, export: str, source: Digest) -> str:
 
 
 def _first(reasons: Sequence[str]) -> str:
-    if len(reasons) > _MOST_REASONS:
-        more = [f"and {len(reasons) - _MOST_REASONS} more"]
-    else:
-        more = []
-    return "; ".join([*reasons[:_MOST_REASONS], *more])
+    more = len(reasons) - _MOST_REASONS
+    last = [f"and {more} more"] if more > 0 else []
+    return "; ".join([*reasons[:_MOST_REASONS], *last])
 
 
 def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
@@ -123,10 +121,9 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
     if digest is None:
         return Status("waiting", "the package is not lowered yet")
     action = None
-    if methods := validated_unit(plan, package, unit):
-        action = plan.validate(package, methods)
-        if action:
-            digest = action.digest
+    methods = validated_unit(plan, package, unit)
+    if methods and (action := plan.validate(package, methods)):
+        digest = action.digest
     recorded = plan.workspace.state(package).get("validate", {})
     summary = plan.configs.summary(package)
     unkept = _why_unkept(recorded, summary.budget) if recorded and summary else ""

@@ -46,9 +46,7 @@ def explain_hidden_at_top(error: BaseException, root: Path) -> str:
     loaded = sys.modules.get(name)
     if file is None or loaded is None or is_from(loaded, root):
         return ""
-    slash = ""
-    if file.is_dir():
-        slash = "/"
+    slash = "/" if file.is_dir() else ""
     if name == "pipeline":
         installed = "package of pte-pipeline"
     else:

@@ -82,9 +82,7 @@ class RandomOperator:
         return self.name.split(".")[1] in _BATCH_NORMS
 
     def __str__(self) -> str:
-        mode = ""
-        if self.cause == "training":
-            mode = " in training mode"
+        mode = " in training mode" if self.cause == "training" else ""
         calls = plural(self.count, "call")
         if self.lines:
             calls += f": {'; '.join(self.lines[:_MOST_LINES])}"
@@ -107,30 +105,24 @@ def find_random_operators(
             return None
         return random_cause(node)
 
-    return _find(program, root, find_cause)
+    return find_operators_by(program, root, find_cause)
 
 
 def find_uninitialized(
     program: ExportedProgram, root: Path | None
 ) -> list[RandomOperator]:
     """Find the operators that allocate memory without writing it."""
-    return _find(
+    return find_operators_by(
         program, root, lambda node: "memory" if is_uninitialized(node) else None
     )
 
 
-def find_foreign_operators(
-    program: ExportedProgram, root: Path | None
-) -> list[RandomOperator]:
-    """Find the operators that may leave memory uninitialized although the graph doesn't show it."""
-    return _find(program, root, lambda node: "memory" if is_foreign(node) else None)
-
-
-def _find(
+def find_operators_by(
     program: ExportedProgram,
     root: Path | None,
     find_cause: Callable[[Node], Cause | None],
 ) -> list[RandomOperator]:
+    """Find the operators for which a function of their node returns a cause."""
     calls: dict[tuple[str, Cause], list[Node]] = {}
     for node in iter_nodes(program):
         if cause := find_cause(node):

@@ -149,9 +149,7 @@ def is_model_file(file: str) -> bool:
     like `<eval_with_key>.5`.
     """
     path_in_package = _path_in_package(file)
-    package = ""
-    if path_in_package:
-        package = path_in_package[0]
+    package = path_in_package[0] if path_in_package else ""
     return package not in _TRACERS and not file.startswith("<")
 
 

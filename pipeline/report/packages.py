@@ -23,7 +23,8 @@ class Entry(NamedTuple):
 
     Attributes:
         report: its record, or None.
-        error: why the package could not be built; "" if it only has not been validated yet.
+        error: why the package could not be built or validated, after the kind of the action that
+            failed; "" if it only has not been validated yet.
         drops: by method whose share of delegated nodes decreased, the share in the previous build
             and the share now.
         history: its figures at earlier commits, oldest first.
@@ -42,7 +43,7 @@ class Entry(NamedTuple):
     @property
     def outcome(self) -> str:
         if self.error:
-            return NOT_BUILT
+            return "failed" if self.error.startswith("validate ") else NOT_BUILT
         if self.report is None:
             return "not validated"
         return str(self.report["verdict"])

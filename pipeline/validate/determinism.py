@@ -93,10 +93,7 @@ def _same(value: Any, other_value: Any) -> bool:
         return bool(type(value) is type(other_value) and value == other_value)
     if value.shape != other_value.shape or value.dtype != other_value.dtype:
         return False
-    equal_nan = value.dtype.is_floating_point or value.is_complex()
-    return bool(
-        torch.isclose(value, other_value, rtol=0, atol=0, equal_nan=equal_nan).all()
-    )
+    return torch.allclose(value, other_value, 0, 0, equal_nan=True)
 
 
 def outputs_of_runs(

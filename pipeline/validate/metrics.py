@@ -130,8 +130,7 @@ def _describe_kind(value: Any) -> str:
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
     # Scaled by the greatest value, since squares could overflow or underflow.
-    scales = map(greatest_magnitude, (_flatten(actual), _flatten(expected)))
-    sums = _Sums(scale=max(scales) or 1.0)
+    sums = _Sums(max(map(greatest_magnitude, (actual, expected))) or 1.0)
     for a, e, distance in iter_chunks(actual, expected):
         sums.add(a, e, distance)
     if sums.disagreeing:
@@ -193,7 +192,7 @@ class _Sums:
 
     def add(self, actual: Tensor, expected: Tensor, distance: Tensor) -> None:
         if not distance.sum().isfinite():
-            agree = (actual == expected) | (actual.isnan() & expected.isnan())
+            agree = torch.isclose(actual, expected, 0, 0, equal_nan=True)
             finite = actual.isfinite() & expected.isfinite()
             self.nonfinite += int((~finite & agree).sum())
             self.disagreeing += int((~finite & ~agree).sum())

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config.validation import Limits
+from pipeline.validate import limits as limits_module
 from pipeline.validate import metrics
-from pipeline.validate.limits import judge_output
+from pipeline.validate.limits import OutputLimits, check_limits, judge_output
 from pipeline.validate.metrics import compare, json_number
 from pipeline.validate.worst_place import find_worst_place
 
@@ -330,6 +331,36 @@ def test_an_output_has_the_ratio_to_the_limit_that_it_comes_nearest_to(actual, l
     faults, ratio = judge_output(error, actual, expected, Limits(**limits))
     assert ratio == (None if of_limit is None else pytest.approx(of_limit))
     assert bool(faults) == ((of_limit or 0) > 1)
+
+
+@pytest.mark.parametrize("limits", [{}, {"atol": 0.0}, {"atol": 0.6}, {"atol": INF}])
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        ([1.0, 2.0, 3.5], [1.0, 2.0, 3.0]),
+        ([1.0, NAN, INF], [1.0, NAN, INF]),
+        ([1.0, 2.0, NAN], [1.0, 2.0, 3.0]),
+        ([1, 2], [1, 3]),
+        ([2j, 1.0], [1j, 1.0]),
+    ],
+)
+def test_a_check_finds_the_faults_of_a_judgement(actual, expected, limits):
+    actual, expected = torch.tensor(actual), torch.tensor(expected)
+    error = compare(actual, expected)
+    for min_sqnr in (None, 40.0):
+        output_limits = OutputLimits(min_sqnr=min_sqnr).model_copy(update=limits)
+        faults, _ = judge_output(error, actual, expected, output_limits)
+        assert check_limits(error, actual, expected, output_limits) == faults
+
+
+def test_a_check_looks_for_the_worst_place_only_beyond_the_tolerance(monkeypatch):
+    actual, expected = torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0])
+    error = compare(actual, expected)
+    monkeypatch.delattr(limits_module, "find_worst_place")
+    assert check_limits(error, actual, expected, Limits(atol=0.5)) == ()
+    assert check_limits(error, actual, expected, Limits(atol=0.5, min_sqnr=40.0))
+    with pytest.raises(NameError):
+        check_limits(error, actual, expected, Limits(atol=0.4))
 
 
 def test_integers_must_be_equal_whatever_the_limits():

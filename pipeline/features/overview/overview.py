@@ -56,7 +56,7 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
             continue
         report = read_report(workspace, package)
         if error := _validation_error(package, actions, report):
-            entries.append(_Unreported(package, None, error))
+            entries.append(Entry(package, None, error))
             continue
         drops = read_drops(workspace, package)
         history = histories.get(package, ())
@@ -66,14 +66,6 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
         provenance |= facts
     rendered = render_all(entries, read_timeline(workspace), provenance)
     return write_rendered(workspace, workspace.build, rendered)
-
-
-class _Unreported(Entry):
-    """A package whose validation failed without a report, such as one of a killed worker."""
-
-    @property
-    def outcome(self) -> str:
-        return "failed"
 
 
 def _validation_error(

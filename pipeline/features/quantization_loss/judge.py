@@ -18,7 +18,7 @@ from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed, plural
 from pipeline.validate.default_limits import LEAST_SQNR
 from pipeline.validate.limits import LIMITS
-from pipeline.validate.metrics import OutputError, json_number
+from pipeline.validate.metrics import OutputError, iter_chunks, json_number
 
 _MOST_NAMED = 3
 # The limits that mean something for a class index or a mask, where distances don't.
@@ -69,17 +69,15 @@ class PooledOutput:
         if error.mismatch is not None or error.disagreeing:
             self.noise = math.inf
             return
-        a = actual.detach().double().flatten()
-        e = expected.detach().double().flatten()
-        if not (a + e).sum().isfinite():
-            finite = a.isfinite() & e.isfinite()
-            a, e = a[finite], e[finite]
-        self._add_floats(a, e)
+        for a, e, distance in iter_chunks(actual, expected):
+            if not distance.sum().isfinite():
+                finite = a.isfinite() & e.isfinite()
+                a, e, distance = a[finite], e[finite], distance[finite]
+            self._add_floats(a, e, distance)
 
-    def _add_floats(self, actual: Tensor, expected: Tensor) -> None:
-        """Add finite values in float64."""
+    def _add_floats(self, actual: Tensor, expected: Tensor, distance: Tensor) -> None:
+        """Add finite values in float64, and their distances."""
         self.values += actual.numel()
-        distance = actual - expected
         self.signal += float(expected.dot(expected))
         self.noise += float(distance.dot(distance))
         self.power += float(actual.dot(actual))

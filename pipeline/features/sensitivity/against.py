@@ -97,18 +97,18 @@ def _parse_item(written: str) -> dict[str, dict[str, Any]]:
 
 def _check_item(written: str, item: Mapping[str, Any]) -> None:
     """Raise PipelineError if a config can't have this item of `partitioners`."""
-    data = {"model": "m", "methods": {"m": {"partitioners": [item]}}}
-    root = load_nodes(yaml.safe_dump(data).encode(), _ANY_CONFIG)
+    config = {"model": "m", "methods": {"m": {"partitioners": [item]}}}
+    root = load_nodes(yaml.safe_dump(config).encode(), _ANY_CONFIG)
     assert root is not None
     try:
         parse_document("m", Document(_ANY_CONFIG, root))
     except ConfigErrors as errors:
         first = errors.problems[0]
         path = first.path.removeprefix("methods.m.partitioners[0]").lstrip(".")
-        known = f"; {first.known}" if first.known else ""
+        remedy = f"; {first.known}" if first.known else ""
         place = f"{path}: " if path else ""
         raise PipelineError(
-            f"--against {written}: {place}{first.what}{known}"
+            f"--against {written}: {place}{first.what}{remedy}"
         ) from errors
 
 

@@ -69,8 +69,8 @@ class CallResults:
             encoded = encode_constant(list(outputs), self._store.put)
         except ValueError:  # None, or a string that no package returns
             return
-        result = {"outputs": encoded, "bodies": list(bodies)}
-        self._store.put_result(key, result, pushes=False)
+        call = {"outputs": encoded, "bodies": list(bodies)}
+        self._store.put_result(key, call, pushes=False)
 
 
 class KeptLane(Lane):
@@ -105,9 +105,9 @@ class KeptLane(Lane):
         self._calls.append((method, inputs, as_it_lies, seed))
         key = self._make_key()
         bodies = self._bodies[method]
-        kept = self._results.find(key) if key else None
-        if kept is not None and bodies.can_report(kept[1]):
-            outputs, ran = kept
+        stored = self._results.find(key) if key else None
+        if stored is not None and bodies.can_report(stored[1]):
+            outputs, ran = stored
             self._is_behind = True
             bodies.report(ran)
             return outputs

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from pipeline.features.source_calls.dequantized_weights import DequantizedWeights
 from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
@@ -68,5 +69,11 @@ class SourceCallMeasuring(Measuring):
 def _is_unpredictable(program: ExportedProgram) -> bool:
     """Return whether equal calls of a program may have different outputs."""
     return bool(find_random_operators(program)) or any(
-        is_uninitialized(node) or is_foreign(node) for node in iter_nodes(program)
+        is_uninitialized(node) or (is_foreign(node) and not _is_functional(node))
+        for node in iter_nodes(program)
     )
+
+
+def _is_functional(node: Node) -> bool:
+    """Return whether a node calls torchao, which every key names, and whose results repeat."""
+    return getattr(node.target, "namespace", "") == "torchao"

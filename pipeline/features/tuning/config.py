@@ -63,8 +63,8 @@ def _check_limits(limits: dict[str, float | str]) -> dict[str, float | str]:
     return limits
 
 
-def _mistake(what: str, known: str) -> PydanticCustomError:
-    return PydanticCustomError("mistake", "mistake", {"what": what, "known": known})
+def _mistake(fault: str, remedy: str) -> PydanticCustomError:
+    return PydanticCustomError("mistake", "mistake", {"what": fault, "known": remedy})
 
 
 def _text(pattern: str) -> WithJsonSchema:

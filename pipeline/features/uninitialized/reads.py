@@ -25,8 +25,9 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_operators import (
     RandomOperator,
     describe_random_operators,
-    find_foreign_operators,
+    find_operators_by,
     find_uninitialized,
+    is_foreign,
     is_uninitialized,
 )
 from pipeline.validate.determinism import RUNS, find_difference, run_with_seed
@@ -95,7 +96,10 @@ def _describe_unwritten(
     This also shows memory that custom operators, and operators that enlarge a tensor, leave
     unwritten.
     """
-    operators = [*memory, *find_foreign_operators(source.program, root)]
+    foreign = find_operators_by(
+        source.program, root, lambda node: "memory" if is_foreign(node) else None
+    )
+    operators = [*memory, *foreign]
     if not operators:
         return ""
     with _filled_memory():
