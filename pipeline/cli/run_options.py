@@ -110,9 +110,7 @@ def number_verbosity(words: Sequence[str]) -> list[str]:
     for place, word in enumerate(words):
         if not word.startswith("-"):
             break
-        follower = ""
-        if place + 1 < len(words):
-            follower = words[place + 1]
+        follower = words[place + 1] if place + 1 < len(words) else ""
         if word == "-v" and not follower.isdecimal():
             numbered[place] = "-v2"
     return numbered

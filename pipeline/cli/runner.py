@@ -189,9 +189,8 @@ class BatchRunner(WorkerTasks):
         assert check is not None
         try:
             status = check.status()
-            action = None
-            if status.state == "hit" and task.traits.subsumes:
-                action = task.action()
+            is_hit = status.state == "hit" and task.traits.subsumes
+            action = task.action() if is_hit else None
         except PipelineError:  # shown when the task's turn comes
             return False
         if action is None or not self._settle(node, task, status, action):

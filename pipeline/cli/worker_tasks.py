@@ -240,9 +240,7 @@ class WorkerTasks(TaskOutcomes):
     def _warn_of_export(self, task: ActionTask) -> None:
         """Print warnings about exported methods at once, before they are compiled."""
         action = task.action()  # its key now includes the inputs that the exporter read
-        entry = None
-        if action:
-            entry = task.plan.workspace.store.get(action.digest)
+        entry = task.plan.workspace.store.get(action.digest) if action else None
         for warning in entry.result["warnings"] if entry is not None else ():
             self._warn(f"{task.model}: {warning}")
 

@@ -97,9 +97,7 @@ def parse(
             context = error["ctx"]
             for key in error["loc"]:
                 path = join(path, key)
-            at = ""
-            if "key" in context:
-                at = join(path, context["key"])
+            at = join(path, context["key"]) if "key" in context else ""
             problems.append(
                 document.problem(path, context["what"], context["known"], at)
             )

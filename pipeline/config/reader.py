@@ -234,9 +234,7 @@ class Reader:
         return None
 
     def _quantize(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
-        name = ""
-        if isinstance(data, dict):
-            name = word(data.get("quantizer"))
+        name = word(data.get("quantizer")) if isinstance(data, dict) else ""
         if name in QUANTIZERS:
             return QUANTIZERS[name].options.model_validate(data, context=self)
         if not isinstance(data, dict):

@@ -203,9 +203,7 @@ def _settings_for_quantized(
     settings = []
     for spec in method.partitioners:
         takes_quantized = spec.backend.lowering.takes_quantized
-        setting = None
-        if takes_quantized:
-            setting = takes_quantized(spec.options, quantize)
+        setting = takes_quantized and takes_quantized(spec.options, quantize)
         if setting is not None:
             settings.append(setting)
     return settings

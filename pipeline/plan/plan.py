@@ -52,9 +52,7 @@ class Plan(Units):
         ):
             return None
         config = self.complete_config(package)
-        revision = ""
-        if config.emit.metadata_revision:
-            revision = self.revision
+        revision = self.revision if config.emit.metadata_revision else ""
         related = self._related_compiles(package)
         inputs = describe_package(
             config, compiles, quantizes, methods, additions, related, revision

@@ -193,13 +193,11 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
     """Describe what is wrong with the files that a build left and recorded, or return ""."""
     if mistrust := _describe_mistrust(plan, recorded.get("vouchers", ())):
         return mistrust
-    folder = plan.workspace.package(package)
-    for name, content in recorded["files"].items():
-        path = folder / name
-        if plan.workspace.file_digests.find_plain(str(path)) != content:
-            wrong = "was edited" if path.exists() else "is missing"
-            return f"{package}/{name} {wrong}"
-    return ""
+    path = plan.workspace.find_damaged(package, recorded["files"])
+    if path is None:
+        return ""
+    wrong = "was edited" if path.exists() else "is missing"
+    return f"{path.relative_to(plan.workspace.build)} {wrong}"
 
 
 def _describe_mistrust(plan: Plan, vouchers: Sequence[str]) -> str:

@@ -113,9 +113,7 @@ def _stand_in_member(place: str, name: str) -> Enum:
 @cache
 def _stand_in_factory(module: str, name: str) -> Callable[[], Any]:
     """Return a defaultdict's factory: a builtin type, or a stand-in that is never called."""
-    builtin = None
-    if module == "builtins":
-        builtin = getattr(builtins, name, None)
+    builtin = getattr(builtins, name, None) if module == "builtins" else None
     if isinstance(builtin, type):
         return builtin
 

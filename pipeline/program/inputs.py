@@ -116,9 +116,7 @@ def describe_type(value: Any) -> str:
     article = "a"
     if name[0] in "aeiou":
         article = "an"
-    size = ""
-    if isinstance(value, (tuple, list, dict)):
-        size = f" of {len(value)}"
+    size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
     return f"{article} {name}{size}"
 
 
@@ -193,9 +191,7 @@ def encode_tree(tree: Any, encode_leaf: Callable[[Any], Any]) -> Any:
 
 def decode_tree(data: Any, decode_leaf: Callable[[Any], Any]) -> Any:
     """Return the tree that `encode_tree` encoded."""
-    kind = None
-    if isinstance(data, list) and data:
-        kind = data[0]
+    kind = data[0] if isinstance(data, list) and data else None
     if kind == "dict":
         return {
             _decode_key(key): decode_tree(value, decode_leaf) for key, value in data[1:]

@@ -56,9 +56,7 @@ def _kernel_outputs(plan: schema.ExecutionPlan, call: schema.KernelCall) -> list
     if plan.operators[call.op_index].name == "executorch_prim::et_copy_index":
         return [call.args[0]]
     output = call.args[-1]
-    value = None
-    if output >= 0:
-        value = plan.values[output].val
+    value = plan.values[output].val if output >= 0 else None
     if isinstance(value, LISTS):
         return list(value.items)
     return [output]

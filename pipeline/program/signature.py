@@ -284,10 +284,6 @@ def bounds(program: ExportedProgram, expr: sympy.Expr) -> tuple[int, int | None]
     allowed = program.range_constraints.get(expr)
     if allowed is None:
         return 0, None
-    least = 0
-    if allowed.lower.is_Integer:
-        least = int(allowed.lower)
-    greatest = None
-    if allowed.upper.is_Integer:
-        greatest = int(allowed.upper)
+    least = int(allowed.lower) if allowed.lower.is_Integer else 0
+    greatest = int(allowed.upper) if allowed.upper.is_Integer else None
     return least, greatest

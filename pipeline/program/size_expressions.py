@@ -223,9 +223,7 @@ def _literal_number(count: int) -> Callable[[list[str]], _Measure]:
         if len(parts) != count:
             raise ValueError(f"has a number of {len(parts)} parts, must be {count}")
         numbers = [_number(part) for part in parts]
-        value = None
-        if count == 1:
-            value = numbers[0].exponent
+        value = numbers[0].exponent if count == 1 else None
         return _Measure(
             sum(n.bits for n in numbers),
             1,

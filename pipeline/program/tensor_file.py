@@ -68,9 +68,7 @@ def map_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
     Writing to the storage doesn't change the file. The caller must keep the file unchanged.
     """
     size = members.size(name)
-    file_and_begin = None
-    if size >= _MAPPED_FROM:
-        file_and_begin = members.map(name)
+    file_and_begin = members.map(name) if size >= _MAPPED_FROM else None
     if file_and_begin is None:
         return load_storage(members, name)
     file, begin = file_and_begin
@@ -132,9 +130,8 @@ def _check_values(root: Any) -> None:
 
 
 def _check_tensor(tensor: torch.Tensor) -> None:
-    stored = 0
-    if tensor.layout == torch.strided:
-        stored = tensor.untyped_storage().nbytes()
+    is_strided = tensor.layout == torch.strided
+    stored = tensor.untyped_storage().nbytes() if is_strided else 0
     if tensor.numel() * tensor.element_size() > max(stored, EXPANDED):
         raise ValueError(
             f"has a tensor of the shape {tuple(tensor.shape)}, but {stored} bytes"

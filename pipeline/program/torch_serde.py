@@ -184,9 +184,7 @@ def forget_derived_sizes(program: ExportedProgram) -> None:
     dimension. A freshly exported program has none, and decomposing fails on them.
     """
     mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
-    environment = None
-    if mode is not None:
-        environment = mode.shape_env
+    environment = None if mode is None else mode.shape_env
     if environment is None:
         return
     tables = (

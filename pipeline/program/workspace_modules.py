@@ -72,9 +72,7 @@ class SiblingFinder:
         return ModuleSpec(name, _Alias(qualified_name))
 
     def _find_ahead(self, name: str) -> ModuleSpec | None:
-        spec = None
-        if self._ahead:
-            spec = PathFinder.find_spec(name, self._ahead)
+        spec = PathFinder.find_spec(name, self._ahead) if self._ahead else None
         if spec is not None and spec.origin is not None:
             return spec
         return None

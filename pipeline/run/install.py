@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -33,9 +32,10 @@ def install(
     """Copy the files of an action's result into the package's folder and record them.
 
     The record is removed first and written last, so that a kill in between leaves a package that
-    looks stale, never one that looks complete. Files of an earlier build that are no longer made
-    are removed, along with their attestations and, if the package changed, the reports on the
-    earlier one. Existing files and folders are replaced; links are not followed.
+    looks stale, never one that looks complete. If the same files are in place, it is only replaced.
+    Files of an earlier build that are no longer made are removed, along with their attestations
+    and, if the package changed, the reports on the earlier one. Existing files and folders are
+    replaced; links are not followed.
 
     Args:
         result: `files` by name; `joined`, the pieces of files that are assembled here; and
@@ -59,20 +59,20 @@ def install(
         raise PipelineError(
             f"{package}: two of its files have the same name, ignoring case"
         )
+    is_link = section == "link"
+    followers = [*call_all("follow_install", workspace, package)] if is_link else []
     state = dict(workspace.state(package))
-    followers: list[Any] = []
-    if section == "link":
-        followers += call_all("follow_install", workspace, package)
-    # The files of the previous build.
-    former = (state.pop(part, {}).get("files", {}) for part in (section, ATTEST))
-    earlier = dict(chain.from_iterable(map(dict.items, former)))
-    if action.kind == "link" and not earlier.items() >= files.items():
+    recorded = state.pop(section, {}).get("files", {})
+    earlier = recorded | state.pop(ATTEST, {}).get("files", {})
+    if is_link and not earlier.items() >= files.items():
         earlier |= state.get("validate", {}).get("files", {})
-    workspace.write_state(package, state)
     folder = workspace.package(package)
+    # Another run in this workspace relies on the record if it has just installed the same files.
+    if recorded != files or workspace.find_damaged(package, files):
+        workspace.write_state(package, state)
     make_folder(folder, workspace.build)
     for name in earlier.keys() - files.keys():
-        _remove_inside(folder, name)
+        remove_inside(folder, name)
     for name, blob in sorted(files.items()):
         if name in linked and linked[name].place(folder / name, workspace.build):
             continue
@@ -86,10 +86,13 @@ def install(
         record["vouchers"] = list(vouchers)
     for find_facts in followers:
         record |= find_facts()
-    if action.kind == "link":
+    # Read again: that run may have recorded more meanwhile, such as a validation.
+    state = {**workspace.state(package), section: record}
+    state.pop(ATTEST, None)
+    if is_link:
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
-    workspace.write_state(package, {**state, section: record})
+    workspace.write_state(package, state)
     if section == "validate" and state.get("link", {}).get("drops"):
         # Not part of any result: they compare with the package that was in this workspace before.
         from pipeline.report.render import write_reports
@@ -128,7 +131,7 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
     removed = sorted(name for name in recorded if _is_inside(folder, name))
     if not dryrun:
         for name in removed:
-            _remove_inside(folder, name)
+            remove_inside(folder, name)
         sweep(folder)
         with suppress(OSError):
             make_folder(workspace.logs, workspace.build)
@@ -150,7 +153,7 @@ def _is_inside(folder: Path, name: str) -> bool:
     )
 
 
-def _remove_inside(folder: Path, name: str) -> None:
+def remove_inside(folder: Path, name: str) -> None:
     """Remove a file of a package, and the folders that this leaves empty."""
     if not _is_inside(folder, name):
         return

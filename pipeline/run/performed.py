@@ -89,9 +89,8 @@ def perform_isolated(
     is_watched = (
         action.kind == "compile" and {"passes", "operators"} & action.key.keys()
     )
-    passes = None
-    if is_watched:
-        passes = next(call_all("watch_passes", action, workspace), None)
+    watching = call_all("watch_passes", action, workspace)
+    passes = next(watching, None) if is_watched else None
     watch = passes and passes.watch
     remote = workspace.store.remote
     remote_outcome = [] if remote is None else remote.outcome()

@@ -118,6 +118,14 @@ class Workspace:
         """The descriptions of archives, in a file of their own, which a no-op run doesn't read."""
         return FileDigests(self.build / f".archives{self.store.trust}.json")
 
+    def find_damaged(self, package: str, files: Mapping[str, Digest]) -> Path | None:
+        """Return a file of a package that is missing or has another content, or None."""
+        for name, content in files.items():
+            path = self.package(package) / name
+            if self.file_digests.find_plain(str(path)) != content:
+                return path
+        return None
+
     def state(self, package: str) -> Mapping[str, Any]:
         """Return what the last build of a package recorded, or {} if the record can't be trusted.
 

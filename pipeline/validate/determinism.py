@@ -67,9 +67,7 @@ def find_difference(source: Source, inputs: InputSet, runs: int) -> str:
             if _same(value, first):
                 continue
             error = compare(value, first)
-            by = ""
-            if not error.mismatch:
-                by = f" by up to {error.max_abs:.3g}"
+            by = "" if error.mismatch else f" by up to {error.max_abs:.3g}"
             if error.max_abs > worst or not words:
                 worst = error.max_abs
                 words = f"{name} differs{by} between two runs"

@@ -217,9 +217,8 @@ def _validate_other(
     pairs = zip(actual, expected, strict=False)
     errors = tuple(compare(value, reference) for value, reference in pairs)
     if len(actual) != len(expected) or any(e.mismatch or e.max_abs for e in errors):
-        hint = ""
-        if trained_method(result.method) != result.method:
-            hint = MISCOUNTED
+        is_trained = trained_method(result.method) != result.method
+        hint = MISCOUNTED if is_trained else ""
         returned = actual[0] if len(actual) == 1 else actual
         result.fail(
             f"returns {_describe(returned)}, must return {_describe(value)}{hint}"

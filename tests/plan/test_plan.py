@@ -305,7 +305,7 @@ def test_a_budget_that_is_spent_is_spent_once(budget, state):
     plan = SimpleNamespace(
         validate_digest=lambda _: "new",
         workspace=SimpleNamespace(
-            state=lambda _: {"validate": recorded}, package=lambda _: Path("/w/build/p")
+            state=lambda _: {"validate": recorded}, find_damaged=lambda *_: None
         ),
         configs=SimpleNamespace(summary=lambda _: SimpleNamespace(budget=budget)),
     )

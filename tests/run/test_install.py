@@ -45,6 +45,21 @@ def test_reports_stay_when_the_same_package_is_put_back(workspace):
     assert present(workspace) == {"pack.pte", "contract.json", *REPORTS}
 
 
+def test_the_record_stays_while_the_same_files_are_put_there(workspace, monkeypatch):
+    """Another run in this workspace may read it at any time, and add to it."""
+    wrote, original = [], Workspace.write_state
+
+    def write_state(workspace, package, state):
+        wrote.append(sorted(state))
+        return original(workspace, package, state)
+
+    monkeypatch.setattr(Workspace, "write_state", write_state)
+    put(workspace, "link", {"pack.pte": b"one", "contract.json": b"{}"})
+    assert wrote == [["compile", "link", "quantize", "validate"]]
+    put(workspace, "link", {"pack.pte": b"two", "contract.json": b"{}"})
+    assert wrote[1] == ["compile", "quantize", "validate"]
+
+
 def test_a_run_that_was_killed_as_it_put_a_package_there_leaves_no_older_reports(workspace):
     state = workspace.state("pack")
     state.pop("link")
