@@ -362,6 +362,26 @@ def test_many_publish_at_once(tmp_path):
         assert paths == made
 
 
+def test_the_order_of_others_stays_while_an_index_is_renewed(tmp_path, monkeypatch):
+    """Their releases would otherwise be found again in the order of their paths."""
+    files, others = (open_address((tmp_path / "hub").as_uri(), tmp_path) for _ in range(2))
+    releases = [make_release("vision", bytes([turn])) for turn in range(4)]
+    releases.sort(key=lambda release: release[0]["path"], reverse=True)
+    paths = [record["path"] for record, _ in releases]
+    listed = files.names
+
+    def list_names():
+        names = [*listed()]
+        while releases:
+            publish(others, releases.pop(0))
+        return names
+
+    monkeypatch.setattr(files, "names", list_names)
+    publish(files, make_release("speech"))
+    index = read_index(others)
+    assert [r["path"] for r in index["releases"] if r["package"] == "vision"] == paths
+
+
 @pytest.mark.slow
 def test_a_bucket_and_those_that_are_not_there(s3, tmp_path):
     def write_settings(endpoint):
