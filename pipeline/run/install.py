@@ -72,7 +72,7 @@ def install(
         workspace.write_state(package, state)
     make_folder(folder, workspace.build)
     for name in earlier.keys() - files.keys():
-        remove_inside(folder, name)
+        _remove_inside(folder, name)
     for name, blob in sorted(files.items()):
         if name in linked and linked[name].place(folder / name, workspace.build):
             continue
@@ -131,7 +131,7 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
     removed = sorted(name for name in recorded if _is_inside(folder, name))
     if not dryrun:
         for name in removed:
-            remove_inside(folder, name)
+            _remove_inside(folder, name)
         sweep(folder)
         with suppress(OSError):
             make_folder(workspace.logs, workspace.build)
@@ -153,7 +153,7 @@ def _is_inside(folder: Path, name: str) -> bool:
     )
 
 
-def remove_inside(folder: Path, name: str) -> None:
+def _remove_inside(folder: Path, name: str) -> None:
     """Remove a file of a package, and the folders that this leaves empty."""
     if not _is_inside(folder, name):
         return

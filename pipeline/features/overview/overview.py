@@ -13,7 +13,6 @@ from pipeline.report.failures import describe_failed
 from pipeline.report.packages import Entry
 from pipeline.report.records import read_drops
 from pipeline.report.render import read_report, render_all, write_rendered
-from pipeline.run.install import remove_inside
 from pipeline.store.files import read_record
 from pipeline.store.forms import check_of
 from pipeline.store.workspace import Workspace
@@ -57,7 +56,6 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
             continue
         report = read_report(workspace, package)
         if error := _validation_error(package, actions, report):
-            _remove_reports(workspace, package)
             entries.append(Entry(package, None, error))
             continue
         drops = read_drops(workspace, package)
@@ -84,13 +82,6 @@ def _validation_error(
         if not reported or not action["error"].startswith(reported):
             return f"validate {package}: {action['error']}"
     return ""
-
-
-def _remove_reports(workspace: Workspace, package: str) -> None:
-    """Remove the reports on an earlier validation, which may have passed."""
-    folder = workspace.package(package)
-    for name in workspace.state(package).get("validate", {}).get("files", {}):
-        remove_inside(folder, name)
 
 
 def _build_error(package: str, actions: Sequence[Json]) -> str:
