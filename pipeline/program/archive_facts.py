@@ -66,7 +66,8 @@ def describe_archive(
             _describe_entry(archive, entry, known) for entry in archive.entries()
         ]
         content_read = content if content and is_own else digests.hash_open(path, file)
-        is_unchanged = stamp == stamp_of(os.fstat(file.fileno()))
+        # Other processes touch a file of the store when they use it.
+        is_unchanged = is_own or stamp == stamp_of(os.fstat(file.fileno()))
     if not is_unchanged or content not in (None, content_read):
         raise SourceError(f"{shown(path)}: changed while it was read; run again")
     for facts, identity in entries:

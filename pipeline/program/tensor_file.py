@@ -130,8 +130,7 @@ def _check_values(root: Any) -> None:
 
 
 def _check_tensor(tensor: torch.Tensor) -> None:
-    is_strided = tensor.layout == torch.strided
-    stored = tensor.untyped_storage().nbytes() if is_strided else 0
+    stored = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
     if tensor.numel() * tensor.element_size() > max(stored, EXPANDED):
         raise ValueError(
             f"has a tensor of the shape {tuple(tensor.shape)}, but {stored} bytes"

@@ -143,6 +143,21 @@ def test_archive_that_changes_while_it_is_read_is_refused(models, monkeypatch, k
         describe_archive(path, content)
 
 
+def test_archive_of_the_store_that_others_use_is_described(models, monkeypatch):
+    """Each use of a blob sets its modification time."""
+    path = archive(models / "m.pt2", a=program())
+    content = hash_file(path)
+    expected = describe_archive(path, content)
+    original = zipfile.ZipFile.read
+
+    def touch(members, name):
+        path.touch()
+        return original(members, name)
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", touch)
+    assert describe_archive(path, content, is_own=True) == expected
+
+
 def test_archive_that_changed_since_it_was_hashed_is_refused(models):
     path = archive(models / "m.pt2", a=program())
     content = hash_file(path)

@@ -11,7 +11,7 @@ from pipeline.features.source_calls import kept_lane
 from pipeline.features.source_calls.bodies import Bodies
 from pipeline.features.source_calls.dequantized_weights import DequantizedWeights
 from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
-from pipeline.features.source_calls.measuring import SourceCallMeasuring
+from pipeline.features.source_calls.measuring import SourceCallMeasuring, _is_unpredictable
 from pipeline.features.source_calls.outline import SOURCE_CALL
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
@@ -126,6 +126,21 @@ def test_views_as_they_lie_and_quick_calls_are_not_kept(results, calls, monkeypa
     for _ in range(2):
         lane(results).run("count", SETS[0])
     assert len(calls) == 4
+
+
+def test_equal_calls_of_programs_that_torchao_quantized_repeat():
+    import torchao.quantization.quant_primitives  # noqa: F401  registers the operators
+
+    class Quantizing(nn.Module):
+        def forward(self, x):
+            scale, zero = torch.ops.torchao.choose_qparams_affine(
+                x, "ASYMMETRIC", [1, 4], torch.int8, None, None, None, torch.float32, torch.int8
+            )
+            return torch.ops.torchao.quantize_affine(x, [1, 4], scale, zero, torch.int8)
+
+    program = export(Quantizing(), (torch.randn(2, 4),))
+    assert "torchao" in str(program.graph)
+    assert not _is_unpredictable(program)
 
 
 def test_a_validation_goes_on_where_its_budget_ended(results, calls, tmp_path, monkeypatch):
