@@ -84,7 +84,7 @@ class FloatComparison:
 
     @property
     def _cause(self) -> str:
-        """What costs a float method accuracy, in words."""
+        """A phrase that names the quantized methods whose state costs accuracy."""
         names = listed([f"'{name}'" for name in self.writers], _MOST_NAMED)
         return f"lost in the quantization of {names}, whose state it reads"
 
