@@ -30,9 +30,7 @@ from pipeline.cli.worker_tasks import WorkerTasks
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import INTERRUPTED, make_event
-from pipeline.store.errors import (
-    PipelineError,
-)
+from pipeline.store.errors import PipelineError
 
 _FAILURE_BEFORE = "a failure ended the run"
 FAMILY = "_family"  # the task group of each family

@@ -259,10 +259,7 @@ def _join(
     # Constant methods come last, as `emit_program` emits them.
     getters = _Getters(tables, store).emit(constant_methods)
     reserved = Buffer(storage=b"")
-    mutable = [
-        reserved,
-        *(Buffer(storage=_stand_in(b)) for b in tables.mutable),
-    ]
+    mutable = [reserved, *(Buffer(storage=_stand_in(b)) for b in tables.mutable)]
     output = EmitterOutput(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,

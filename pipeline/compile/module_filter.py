@@ -10,10 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from executorch.exir.backend.partitioner import (
-    Partitioner,
-    PartitionResult,
-)
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from torch.export import ExportedProgram
 from torch.fx import Node
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from pipeline.store.errors import (
-    did_you_mean,
-)
+from pipeline.store.errors import did_you_mean
 
 _K = TypeVar("_K")
 
@@ -31,10 +29,7 @@ def find_contradictions(
         if isinstance(name, str) and name not in methods:
             hint = did_you_mean(name, methods)
             yield ("validate", "methods", name), "is not a method of this package", hint
-    planning = as_kind(
-        dict,
-        as_kind(dict, data.get("emit")).get("memory_planning"),
-    )
+    planning = as_kind(dict, as_kind(dict, data.get("emit")).get("memory_planning"))
     shared = planning.get("share_mutable_buffers") is True
     for number, names in enumerate(as_kind(list, validation.get("sequences"))):
         where = ("validate", "sequences", number)

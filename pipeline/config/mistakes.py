@@ -11,13 +11,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from pipeline.backends.quantize_options import UNION_TAGS
-from pipeline.config.fields import (
-    RULES,
-)
-from pipeline.store.errors import (
-    did_you_mean,
-    shown,
-)
+from pipeline.config.fields import RULES
+from pipeline.store.errors import did_you_mean, shown
 
 PORTABLE = "write `partitioners: []` for portable operators only"
 REMEDIES = {

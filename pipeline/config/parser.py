@@ -11,13 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from pipeline.backends import (
-    Options,
-)
+from pipeline.backends import Options
 from pipeline.config.compose import KEYS, Composition, Document
-from pipeline.config.fields import (
-    wrong_package_name,
-)
+from pipeline.config.fields import wrong_package_name
 from pipeline.config.models import PackageConfig
 from pipeline.config.reader import Reader
 from pipeline.store.errors import (

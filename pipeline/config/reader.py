@@ -34,10 +34,7 @@ from pipeline.config.fields import (
 from pipeline.config.mistakes import PORTABLE, REMEDIES, Mistakes, collected, word
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
 from pipeline.moments import call_all
-from pipeline.store.errors import (
-    did_you_mean,
-    shown,
-)
+from pipeline.store.errors import did_you_mean, shown
 
 _Handler = Callable[[Any], Any]
 _MAPPINGS: dict[type[Options], str] = {
@@ -171,11 +168,7 @@ class Reader:
                 )
         if recipe is None:
             hint = did_you_mean(word(name), RECIPES)
-            mistakes.add(
-                f"unknown recipe {shown(name)}",
-                hint,
-                loc=("recipe",),
-            )
+            mistakes.add(f"unknown recipe {shown(name)}", hint, loc=("recipe",))
         elif "refused" in recipe:
             mistakes.add(
                 f"'{name}' is not available: {recipe['refused']}",

@@ -31,10 +31,7 @@ _CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
 _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 
 # The default of a tolerance if only the other one is set.
-_OTHER = {
-    "atol": 1e-4,
-    "rtol": 1e-3,
-}
+_OTHER = {"atol": 1e-4, "rtol": 1e-3}
 
 
 @open_to_features("validate.methods.<method>.gates")

@@ -62,11 +62,7 @@ class Variables:
 
     def must(self, node: Node, be: str, hint: str = "") -> None:
         """Add the problem that a node must be something else."""
-        self.wrong(
-            node,
-            f"is {shown(plain(node))}, must {be}",
-            hint,
-        )
+        self.wrong(node, f"is {shown(plain(node))}, must {be}", hint)
 
     def fill(self, node: Node, typed: bool = True) -> Node:
         """Fill in the variables of a node's text, if it is one.
@@ -113,11 +109,7 @@ class Variables:
         self.read.add(match["name"])
         value = self.environment.get(match["name"])
         if value is None:
-            self.wrong(
-                node,
-                f"the variable {match['name']} is not set",
-                "set it",
-            )
+            self.wrong(node, f"the variable {match['name']} is not set", "set it")
         elif not typed or match["default"]:
             self._refuse_secret(match["name"], node)
         else:
@@ -168,11 +160,7 @@ class Variables:
                 self.wrong(node, f"the matrix has no axis '{axis}'", hint)
             return ""
         if name is None:
-            self.wrong(
-                node,
-                f"`{match[0]}` is not a variable",
-                _SPELLINGS,
-            )
+            self.wrong(node, f"`{match[0]}` is not a variable", _SPELLINGS)
             return ""
         self.read.add(name)
         if name not in self.environment.names:

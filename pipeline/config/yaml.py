@@ -273,10 +273,7 @@ class _Constructor:
         members = value if isinstance(value, list) else value.values()
         height = size = 1
         for member in members:
-            height = max(
-                height,
-                1 + self._heights.get(id(member.value), 0),
-            )
+            height = max(height, 1 + self._heights.get(id(member.value), 0))
             size += self._sizes.get(id(member.value), 1)
         if height > _MAX_DEPTH:
             raise _too_deep(self._file, _line(node))
@@ -305,11 +302,7 @@ class _Constructor:
             if key.tag == _MERGE:
                 merged = self._merged(value, path)
             else:
-                members[name] = self._node(
-                    value,
-                    _line(key),
-                    join(path, name),
-                )
+                members[name] = self._node(value, _line(key), join(path, name))
         return {**merged, **members}
 
     def _merged(self, node: Any, path: str) -> dict[Any, Node]:

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from pipeline.devices.interface import Device
 
 GROUP = "pte_pipeline.devices"
-_BUILT_IN = {
-    "executorch": "pipeline.devices.bindings:ExecutorchDevice",
-}
+_BUILT_IN = {"executorch": "pipeline.devices.bindings:ExecutorchDevice"}
 
 
 class Registry:

@@ -115,9 +115,8 @@ class Archives:
         """Store the descriptions of the archives that were read."""
         store = self._workspace.store
         self._workspace.archive_digests.save()
-        with suppress(
-            OSError
-        ):  # only a convenience: a store that can't be written to is just read
+        # Only a convenience: a store that can't be written to is just read.
+        with suppress(OSError):
             while self._described:
                 content, (facts, seconds) = self._described.popitem()
                 store.put_result(

@@ -67,9 +67,7 @@ class ConfigSummary(NamedTuple):
         if not self.backends:
             return {}
         # Imported lazily: this needs pydantic, and most no-op runs don't.
-        from pipeline.backends import (
-            BACKENDS,
-        )
+        from pipeline.backends import BACKENDS
 
         # Skips the backends of plugins that no longer load.
         names = BACKENDS.keys() & self.backends
@@ -116,9 +114,7 @@ class ConfigCache:
     @cached_property
     def _folder(self) -> Folder:
         # Imported lazily: this needs YAML, and a no-op run doesn't.
-        from pipeline.config.compose import (
-            Folder,
-        )
+        from pipeline.config.compose import Folder
 
         return Folder(self.workspace.configs, self.workspace.environment)
 
@@ -236,9 +232,7 @@ class ConfigCache:
 
     def _parse_config(self, package: str) -> ParsedPackage:
         # Imported lazily: this needs pydantic, and a no-op run doesn't.
-        from pipeline.config.parser import (
-            parse_package,
-        )
+        from pipeline.config.parser import parse_package
 
         if package not in self._parsed:
             compositions = [self._folder.compose(path) for path in self._files[package]]

@@ -44,11 +44,7 @@ def check_backends(document: Document) -> Iterator[Problem]:
                 lacking = ", ".join(need.what for need in needs)
                 remedies = "; ".join(dict.fromkeys(need.remedy for need in needs))
                 if needs:
-                    yield document.problem(
-                        where,
-                        f"{name} needs {lacking}",
-                        remedies,
-                    )
+                    yield document.problem(where, f"{name} needs {lacking}", remedies)
 
 
 def _mapping(value: object) -> dict[Any, Any]:

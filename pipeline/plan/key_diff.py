@@ -64,11 +64,7 @@ def _describe(difference: Difference, file: str) -> str:
 def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a validation's key, with the fields of its `measured` key merged into it."""
     measured = key.get("measured", {})
-    return {
-        **key,
-        **measured,
-        "code": [key.get("code"), measured.get("code")],
-    }
+    return {**key, **measured, "code": [key.get("code"), measured.get("code")]}
 
 
 def _are_digests(difference: Difference) -> bool:

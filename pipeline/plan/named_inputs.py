@@ -38,10 +38,7 @@ class NamedInputs:
 
     def code(self, package: str) -> list[Code]:
         """Return the inputs of each of a package's passes and operator libraries."""
-        return [
-            *self.passes(package).values(),
-            *dict(self.libraries(package)).values(),
-        ]
+        return [*self.passes(package).values(), *dict(self.libraries(package)).values()]
 
     @once
     def passes(self, package: str) -> dict[str, Code]:

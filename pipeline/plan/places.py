@@ -41,10 +41,7 @@ _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # holds files like any other folder
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Part of every key, as `code`
-_OWN_CODE = (
-    str(_PACKAGE),
-    str(_PACKAGE.with_name("pte_pipeline")),
-)
+_OWN_CODE = (str(_PACKAGE), str(_PACKAGE.with_name("pte_pipeline")))
 # Folders that no export is meant to depend on, skipped if all files of a workspace are inputs.
 _PASSED_OVER = {
     ".git",
@@ -112,11 +109,7 @@ def _installation_folders() -> tuple[str, ...]:
     as torch (`pip install --target`).
     """
     paths = sysconfig.get_paths()
-    folders = [
-        paths["purelib"],
-        paths["platlib"],
-        *site.getsitepackages(),
-    ]
+    folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
     folders += find_installations(CORE)
@@ -224,9 +217,8 @@ class Places:
             return FOLDER
         real = os.path.normpath(path)
         if (_KERNEL.hold(real) and not _is_in_memory(real)) or not stat.S_ISREG(mode):
-            return (
-                "special"  # reading one may never end, and a forged record may name it
-            )
+            # Reading one may never end, and a forged record may name it.
+            return "special"
         content = self._digests.find_cached(path, status) or self._digests.hash(
             Path(path)
         )

@@ -131,10 +131,7 @@ class Finder:
             return self._observe_listing(name, made)
         key = kind, name
         if key not in self._seen:
-            self._seen[key] = self.places.observe(
-                kind,
-                self.places.locate(name),
-            )
+            self._seen[key] = self.places.observe(kind, self.places.locate(name))
         return self._seen[key]
 
     def assume(self, kind: Kind, name: str, value: str | None) -> None:

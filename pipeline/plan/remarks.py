@@ -18,7 +18,4 @@ def find_remarks(plan: Plan) -> list[Problem]:
     remarks: list[Problem] = []
     for remarks_of_feature in call_all("remarks", plan):
         remarks += remarks_of_feature
-    return sorted(
-        dict.fromkeys(remarks),
-        key=attrgetter("file", "line", "what"),
-    )
+    return sorted(dict.fromkeys(remarks), key=attrgetter("file", "line", "what"))

@@ -92,10 +92,7 @@ def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
     if entry is not None and store.obtainable(entry.result["blobs"]):
         if previous == action.digest:
             return Status("up-to-date", "unchanged")
-        return Status(
-            "hit",
-            f"{verb} before; {_changes(plan, previous, action, verb)}",
-        )
+        return Status("hit", f"{verb} before; {_changes(plan, previous, action, verb)}")
     if previous == action.digest or entry is not None:
         return Status("stale", f"its {noun} is no longer in the store")
     return Status("stale", _changes(plan, previous, action, verb))
@@ -133,11 +130,7 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
             return Status("waiting", "the package is not lowered yet")
         key = recorded.get("key")  # of a validation that is not in the store
         changed = _changes(plan, recorded.get("action"), action, "validated", key)
-        return _hit_or_stale(
-            plan,
-            digest,
-            "; ".join(filter(None, (unkept, changed))),
-        )
+        return _hit_or_stale(plan, digest, "; ".join(filter(None, (unkept, changed))))
     if unkept:
         return Status("stale", unkept)
     if damage := find_damage(plan, package, recorded):

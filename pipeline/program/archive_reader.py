@@ -217,11 +217,7 @@ def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
     """Raise ValueError unless all elements of a tensor lie within the bytes of its member."""
     if meta is None or meta["layout"] != STRIDED or meta["dtype"] not in ELEMENT_SIZES:
         raise ValueError(f"{label} is not a dense tensor")
-    numbers = [
-        *meta["sizes"],
-        *meta["strides"],
-        meta["storage_offset"],
-    ]
+    numbers = [*meta["sizes"], *meta["strides"], meta["storage_offset"]]
     if any(number.get("as_int", -1) < 0 for number in numbers):
         raise ValueError(
             f"{label} has a size, stride or offset that is not a non-negative number"

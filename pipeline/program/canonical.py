@@ -167,10 +167,7 @@ class _Scope:
         return self.ancestors.setdefault(ancestor, len(self.ancestors))
 
     def _object(self, match: re.Match[str]) -> str:
-        return self.objects.setdefault(
-            match[0],
-            f"object {len(self.objects)}",
-        )
+        return self.objects.setdefault(match[0], f"object {len(self.objects)}")
 
     def _type(self, match: re.Match[str]) -> str:
         name = match[0]

@@ -36,10 +36,7 @@ def get_tag(node: Node) -> Any:
 
 def set_tag(node: Node, tag: str) -> None:
     """Set the tag of a constant's placeholder."""
-    node.meta["custom"] = {
-        **(node.meta.get("custom") or {}),
-        _TAG: tag,
-    }
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), _TAG: tag}
 
 
 def read_tags(method: str, program: ExportedProgram) -> dict[str, str]:

@@ -67,11 +67,7 @@ class Source:
         self.runner: GraphRunner | None = None
         parameters = find_training_outputs(program).get("parameters", ())
         self._parameters = [name for name, _ in parameters]
-        self._state = _replace_state(
-            self.module,
-            self.state,
-            common or {},
-        )
+        self._state = _replace_state(self.module, self.state, common or {})
         self._initial = [tensor.detach().clone() for tensor in self._state]
         initial = zip(self.state, self._initial, strict=True)
         self.nonzero = tuple(name for name, tensor in initial if bool(tensor.any()))

@@ -43,11 +43,7 @@ def number(data: memoryview, at: int, letter: str) -> int:
 def root(data: memoryview) -> Table:
     # Reading a sound file visits each vector only a few times. In a damaged file, vectors can refer
     # to each other's tables, or many tables to one long vector, and reading would never end.
-    return Table(
-        data,
-        number(data, 0, "I"),
-        [4 * len(data)],
-    )
+    return Table(data, number(data, 0, "I"), [4 * len(data)])
 
 
 class Table(NamedTuple):
@@ -81,11 +77,7 @@ class Table(NamedTuple):
         place = self.place(field)
         if not place:
             return None
-        return Table(
-            self.data,
-            place + number(self.data, place, "I"),
-            self.budget,
-        )
+        return Table(self.data, place + number(self.data, place, "I"), self.budget)
 
     def span(self, field: int, width: int = 1) -> Span | None:
         """Return the span of a vector's elements, `width` bytes each, or None if it is left out."""
@@ -93,10 +85,7 @@ class Table(NamedTuple):
         if not place:
             return None
         start = place + number(self.data, place, "I")
-        span = Span(
-            start + 4,
-            width * number(self.data, start, "I"),
-        )
+        span = Span(start + 4, width * number(self.data, start, "I"))
         if span.end > len(self.data):
             raise CorruptError("it refers to data beyond its end")
         self.budget[0] -= span.size
@@ -120,11 +109,7 @@ class Table(NamedTuple):
         if span is None:
             return
         for place in range(span.offset, span.end, 4):
-            yield Table(
-                self.data,
-                place + number(self.data, place, "I"),
-                self.budget,
-            )
+            yield Table(self.data, place + number(self.data, place, "I"), self.budget)
 
     def text(self, field: int) -> str:
         span = self.span(field)

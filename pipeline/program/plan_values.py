@@ -86,10 +86,7 @@ def count_delegate_results(
     counts = {}
     for number, call in enumerate(calls):
         if isinstance(call, schema.DelegateCall):
-            results = takewhile(
-                lambda index: index not in written,
-                reversed(call.args),
-            )
+            results = takewhile(lambda index: index not in written, reversed(call.args))
             counts[number] = len(list(results))
             written.update(call.args)
         elif isinstance(call, schema.KernelCall):

@@ -161,10 +161,7 @@ def read_data(data: memoryview) -> FileLayout:
         raise CorruptError("it is not an ExecuTorch data file")
     if data[8:12] != b"FH01":
         raise CorruptError("it has no readable header")
-    program = Span(
-        0,
-        number(data, 16, "Q") + number(data, 24, "Q"),
-    )
+    program = Span(0, number(data, 16, "Q") + number(data, 24, "Q"))
     base = number(data, 32, "Q")
     if not 48 <= program.end <= base <= len(data):
         raise CorruptError("its header contradicts its size")
@@ -189,10 +186,7 @@ def _spans(table: Table, field: int) -> tuple[Span, ...]:
 def _segments(table: Table, field: int, base: int, size: int) -> tuple[Span, ...]:
     segments = []
     for entry in table.tables(field):
-        segment = Span(
-            base + entry.number(0, "Q"),
-            entry.number(1, "Q"),
-        )
+        segment = Span(base + entry.number(0, "Q"), entry.number(1, "Q"))
         if segment.end > size:
             raise CorruptError(f"it has {size} bytes, and a segment beyond its end")
         segments.append(segment)
@@ -311,8 +305,4 @@ def _type(scalar_type: int, sizes: tuple[int, ...]) -> TensorType:
         return TensorType(f"scalar type {scalar_type}", sizes, 0)
     name = names[scalar_type]
     bits = re.search(r"\d+", name)
-    return TensorType(
-        name,
-        sizes,
-        max(1, int(bits[0]) // 8) if bits else 1,
-    )
+    return TensorType(name, sizes, max(1, int(bits[0]) // 8) if bits else 1)

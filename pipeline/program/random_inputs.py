@@ -28,9 +28,8 @@ from pipeline.program.signature import (
 # with dynamic dimensions.
 LONGEST_DIMENSION = 4096
 MOST_ELEMENTS = 1 << 22
-_MOST_OF_HALF = (
-    5  # an exponent of 2: beyond a tenth of float16's range, little can be computed
-)
+# An exponent of 2: beyond a tenth of float16's range, little can be computed.
+_MOST_OF_HALF = 5
 
 
 def generate_inputs(

@@ -224,11 +224,7 @@ def _literal_number(count: int) -> Callable[[list[str]], _Measure]:
             raise ValueError(f"has a number of {len(parts)} parts, must be {count}")
         numbers = [_number(part) for part in parts]
         value = numbers[0].exponent if count == 1 else None
-        return _Measure(
-            sum(n.bits for n in numbers),
-            1,
-            value,
-        )
+        return _Measure(sum(n.bits for n in numbers), 1, value)
 
     return check
 

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 1000
 _MOST_MEMBERS = 1_000_000
 _LOCAL_HEADER, _LENGTHS_AT = 30, 26  # bytes
-_ALIGNMENT = (
-    64  # bytes; torch aligns its memory, and the members that it writes, to this
-)
+# Bytes; torch aligns its memory, and the members that it writes, to this.
+_ALIGNMENT = 64
 
 
 class StoredZip:

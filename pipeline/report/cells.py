@@ -15,11 +15,7 @@ def name(text: str, note: str = "", href: str = "") -> Cell:
 
 
 def code(text: str, note: str = "") -> Cell:
-    return Cell(
-        text or NOTHING,
-        kind="code" if text else "soft",
-        note=note,
-    )
+    return Cell(text or NOTHING, kind="code" if text else "soft", note=note)
 
 
 def text(value: str | None, kind: str = "") -> Cell:

@@ -142,8 +142,4 @@ def write_run(
         )
     actions = ",\n".join(lines)
     text = f'{{"actions": [\n{actions}\n], "remote": {json.dumps(remote)}}}\n'
-    write_atomically(
-        workspace.build / RUN,
-        text.encode(),
-        workspace.build,
-    )
+    write_atomically(workspace.build / RUN, text.encode(), workspace.build)

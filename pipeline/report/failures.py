@@ -37,10 +37,7 @@ def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
     """
     failures_by_cause: dict[tuple[str, str, str], list[Json]] = {}
     for method in methods:
-        culprit = next(
-            iter(method.get("culprits") or ()),
-            {"operator": ""},
-        )
+        culprit = next(iter(method.get("culprits") or ()), {"operator": ""})
         for failure in method["failures"]:
             sentence = _NUMBERS.sub("#", _LINE.sub("", failure["what"]))
             sentence = sentence.replace("values", "value")

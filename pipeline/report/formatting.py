@@ -36,10 +36,7 @@ def _plain_exponent(text: str) -> str:
         text.replace("e-0", "e-")
         .replace("e+0", "e")
         .replace("e+", "e")
-        .replace(
-            "-",
-            "−",
-        )
+        .replace("-", "−")
     )
 
 

@@ -168,10 +168,7 @@ _REFERENCE = (
         "of_limit": (Figure, "The maximum ratio of an error to its limit."),
         "limits?": (_LIMITS, "The limits that the config sets."),
         "limits_from?": (list[str], "The config paths of these limits."),
-        "skipped": (
-            [SKIP],
-            "The input sets and sequences that were not compared.",
-        ),
+        "skipped": ([SKIP], "The input sets and sequences that were not compared."),
     },
     "The verdict on the export: the exported program against its references.",
 )

@@ -187,10 +187,7 @@ _REPORT: Mapping[str, Any] = {
         {str: QUANTIZATION_FACTS},
         "By method, facts about its quantization.",
     ),
-    "portable?": (
-        list[str],
-        "The methods without a partitioner in the config.",
-    ),
+    "portable?": (list[str], "The methods without a partitioner in the config."),
     "narrowed?": (
         {str: [NARROWED_SIZE]},
         "By method, the input sizes whose range lowering narrowed.",

@@ -65,11 +65,7 @@ class EventStream:
 
     def close(self, **facts: Any) -> None:
         """Write the last line of the run."""
-        self.write(
-            "run-ended",
-            seconds=round(time.time() - self._began, 3),
-            **facts,
-        )
+        self.write("run-ended", seconds=round(time.time() - self._began, 3), **facts)
         self._end()
 
     def _open(self) -> None:

@@ -18,11 +18,7 @@ from pipeline.store.scratch import empty_folder
 
 _LARGE = 4 << 30  # bytes of resident memory above which all objects are collected
 # Arguments of `gc.set_threshold`; Python's defaults are 700, 10, 10.
-_SELDOM = (
-    200_000,
-    4,
-    100,
-)
+_SELDOM = (200_000, 4, 100)
 # Unbounded caches, which keep every lowered program alive together with its weights.
 _CACHES = (
     ("torch._subclasses.fake_tensor", "FakeTensorMode"),

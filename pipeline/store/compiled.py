@@ -81,9 +81,8 @@ class MethodObject:
         yield from (entry.blob for _, entry in self.tagged())
 
 
-NOT_QUANTIZED = (
-    "not quantized"  # the reason of a backend that takes only quantized operators
-)
+# The reason of a backend that takes only quantized operators.
+NOT_QUANTIZED = "not quantized"
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,8 @@ def cached_record(
     """
     path = cache_path(place)
     record = read_record(path) or {}
-    with suppress(
-        LookupError, TypeError, ValueError, AttributeError, OSError
-    ):  # not a record that this function wrote
+    # Not a record that this function wrote.
+    with suppress(LookupError, TypeError, ValueError, AttributeError, OSError):
         if is_current(record):
             return record
     started = time.time_ns()  # before anything is read

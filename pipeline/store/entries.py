@@ -136,9 +136,7 @@ def fits_action(key: Json, result: Any) -> bool:
     makes, is checked here.
     """
     # Imported lazily: a run with nothing to do reads no result.
-    from pipeline.store.results import (
-        check_of_kind,
-    )
+    from pipeline.store.results import check_of_kind
 
     kind = str(key.get("kind"))
     agrees = _AGREEMENTS.get(kind)

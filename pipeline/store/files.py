@@ -49,9 +49,8 @@ def read_own_record(path: Path) -> dict[str, Any]:
         content = path.read_bytes()
     except OSError:
         return {}
-    head = _head_of(
-        memoryview(content)[_HEAD:-1]
-    )  # a view, since copies of it cost a no-op run
+    # A view, since copies of it cost a no-op run.
+    head = _head_of(memoryview(content)[_HEAD:-1])
     is_whole = content.startswith(head) and content.endswith(b"}")
     return json.loads(content)["record"] if is_whole else {}
 

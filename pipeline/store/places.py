@@ -14,9 +14,8 @@ This folder is the store of pte-pipeline: compiled methods and linked packages, 
 It can be deleted at any time; missing results are rebuilt.
 """
 
-VOUCHERS = (
-    "vouchers"  # the keys whose signatures made remote results trusted, one per line
-)
+# The keys whose signatures made remote results trusted, one per line.
+VOUCHERS = "vouchers"
 CORRECTIONS = "corrections"  # the actions whose results contradicted their archives
 TOOLCHAINS = "toolchains"  # environments of workspaces, and links to our code
 _FILES = (

@@ -16,11 +16,7 @@ from blake3 import blake3
 
 from pipeline.moments import Feature, find_features, find_modules
 from pipeline.store.digest import hash_bytes
-from pipeline.store.distributions import (
-    CHANGED,
-    find_folders,
-    identity,
-)
+from pipeline.store.distributions import CHANGED, find_folders, identity
 from pipeline.store.own_code import hash_own_files
 from pipeline.store.startup import startup_code
 

@@ -11,9 +11,8 @@ import re
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # without tab and newline
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_OTHERS = (
-    "\u2028\u2029\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # lines, marks, halves
-)
+# Lines, marks, halves.
+_OTHERS = "\u2028\u2029\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
 # Compiled on first use: a no-op run uses neither, since visible text isn't searched.
 _HIDDEN = f"[{_CONTROLS}{_DIRECTIONS}{_OTHERS}]"
 _HIDDEN_OR_SPACE = f"[\t\n{_HIDDEN[1:]}"

@@ -10,11 +10,7 @@ import torch
 
 from pipeline.config.validation import Limits
 from pipeline.store.errors import plural
-from pipeline.validate.metrics import (
-    OutputError,
-    compare,
-    greatest_magnitude,
-)
+from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.worst_place import WorstPlace, find_worst_place
 
 LIMITS = tuple(Limits.model_fields)

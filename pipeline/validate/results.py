@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.report.method_records import (
-    UNASKED,
-)
+from pipeline.report.method_records import UNASKED
 from pipeline.report.verdicts import package_verdict
 from pipeline.validate.method_result import MethodValidation, describe_failure
 

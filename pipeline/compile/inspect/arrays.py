@@ -47,11 +47,7 @@ class View:
     offset: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "sizes": list(self.sizes),
-            "strides": list(self.strides),
-        }
+        return {**vars(self), "sizes": list(self.sizes), "strides": list(self.strides)}
 
     @classmethod
     def from_json(cls, data: Any) -> View:
@@ -170,11 +166,7 @@ def _float8_values(dtype: str) -> Array:
     mantissa, bias = _FLOAT8[dtype]
     exponent = (bits & 127) >> mantissa
     fraction = bits & ((1 << mantissa) - 1)
-    whole = np.where(
-        exponent > 0,
-        fraction + (1 << mantissa),
-        fraction,
-    )
+    whole = np.where(exponent > 0, fraction + (1 << mantissa), fraction)
     values = np.ldexp(
         whole.astype("float64"),
         np.maximum(exponent, 1) - bias - mantissa,

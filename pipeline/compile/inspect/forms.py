@@ -32,10 +32,7 @@ def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
     turned = not view.is_contiguous
     narrow = view.dtype.startswith(_FLOATS) and view.dtype != "float32"
     # Weights of convolutions, including depthwise and transposed ones.
-    convolved = dimensions in (
-        3,
-        4,
-    )
+    convolved = dimensions in (3, 4)
     packed = view.dtype == "int8" and dimensions == 2
     if view.nbytes < _SMALL or not (turned or narrow or convolved or packed):
         return

@@ -29,10 +29,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Build packages, by default all, now and after each save. Raises PipelineError."""
     known_packages(plan, words)
     workspace = plan.workspace
-    apart = {
-        str(workspace.build.resolve()),
-        str(workspace.store.root.resolve()),
-    }
+    apart = {str(workspace.build.resolve()), str(workspace.store.root.resolve())}
     if workspace.store.root.resolve() == workspace.root.resolve():
         raise PipelineError(
             "the store is the workspace folder itself, so every build would look like a save"

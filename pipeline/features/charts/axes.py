@@ -42,14 +42,8 @@ def linear_axis(last: float, unit: str) -> Axis:
 def logarithmic_axis(least: float, most: float, unit: str = "") -> Axis:
     """Return a logarithmic axis between two powers of ten."""
     low = math.floor(math.log10(least))
-    high = max(
-        math.ceil(math.log10(most)),
-        low + 1,
-    )
-    step = max(
-        1,
-        math.ceil((high - low) / (WIDTH / _PIXELS_A_POWER)),
-    )
+    high = max(math.ceil(math.log10(most)), low + 1)
+    step = max(1, math.ceil((high - low) / (WIDTH / _PIXELS_A_POWER)))
     ticks = []
     for power in range(low, high + 1, step):
         ticks.append((10.0**power, _power_text(power) + unit))

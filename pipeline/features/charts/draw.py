@@ -72,11 +72,7 @@ def bars(
             box = Box(left, top + _LABEL, width, _BAR)
             shapes.append(rectangle(box, colour, description))
             left += width
-    return _chart(
-        shapes,
-        _ROW * len(rows),
-        percent_axis() if percents else None,
-    )
+    return _chart(shapes, _ROW * len(rows), percent_axis() if percents else None)
 
 
 def _piece_widths(amounts: Sequence[int], total: int) -> list[float]:
@@ -164,10 +160,7 @@ def errors(dots: Sequence[Json]) -> Drawing:
     for dot in dots:
         rows.setdefault(dot["row"], []).append(dot)
     ratios = [dot["ratio"] for dot in dots]
-    axis = logarithmic_axis(
-        min(*ratios, 0.1),
-        max(*ratios, 10) * 1.0001,
-    )
+    axis = logarithmic_axis(min(*ratios, 0.1), max(*ratios, 10) * 1.0001)
     scale, _ = axis
     shapes: list[Shape] = []
     top = 0.0

@@ -65,11 +65,7 @@ def _worst_ratio(areas: Sequence[float], side: float) -> float:
     worst = 0.0
     for area in (areas[0], areas[-1]):
         length = area / depth
-        worst = max(
-            worst,
-            depth / length,
-            length / depth,
-        )
+        worst = max(worst, depth / length, length / depth)
     return worst
 
 

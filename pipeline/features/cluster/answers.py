@@ -73,9 +73,8 @@ class Answers:
             "failed"
             if error and event_facts["outcome"] != "lost"
             else event_facts["outcome"],
-            start=min(
-                event_facts["start"], time.time() - event_facts["seconds"]
-            ),  # by this machine's clock
+            # By this machine's clock.
+            start=min(event_facts["start"], time.time() - event_facts["seconds"]),
             seconds=event_facts["seconds"],
             stages=[tuple(span) for span in event_facts["stages"]],
             stage=event_facts["stage"],

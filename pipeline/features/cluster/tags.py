@@ -26,10 +26,7 @@ def offered_tags() -> list[str]:
 def _find_hosts() -> Mapping[str, Any]:
     """Return the host requirements of each backend and quantizer that has any, by name."""
     # Imports pydantic, which a no-op run doesn't need.
-    from pipeline.backends import (
-        BACKENDS,
-        QUANTIZERS,
-    )
+    from pipeline.backends import BACKENDS, QUANTIZERS
 
     hosts = {name: quantizer.host for name, quantizer in QUANTIZERS.items()}
     hosts.update((name, backend.host) for name, backend in BACKENDS.items())

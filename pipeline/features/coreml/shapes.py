@@ -34,11 +34,7 @@ from pipeline.store.errors import PipelineError, did_you_mean
 Shapes = Mapping[str, Sequence[Sequence[int]]]
 Listed = str | Shapes  # "all", or the shapes of each input
 # Upstream refuses any others (`_get_ct_inputs`).
-_DTYPES = (
-    torch.float16,
-    torch.float32,
-    torch.int32,
-)
+_DTYPES = (torch.float16, torch.float32, torch.int32)
 
 
 class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]

@@ -38,11 +38,7 @@ _EXPORTED, _EDGE = "exported_program", "edge_dialect_exported_program"
 _MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
 _GRAPH_ID = "export_graph_id"
 # The parts of a program in addition to its graph.
-_PARTS = (
-    "_state_dict",
-    "_constants",
-    "_example_inputs",
-)
+_PARTS = ("_state_dict", "_constants", "_example_inputs")
 # Replace the id of the exported program's graph, for which `Inspector` looks, and the ids of graphs
 # on the way to the edge program. Ids are addresses, which several graphs may use in turn.
 _OWN_GRAPH, _OTHER_GRAPH = 1, 0

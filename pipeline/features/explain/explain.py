@@ -149,10 +149,7 @@ def _find_timed(task: ActionTask, action: Action | None) -> ActionEntry | None:
 
 def _describe_time(entry: ActionEntry) -> str:
     """Describe how an action's time was spent, whether it ran here or elsewhere."""
-    stages = sorted(
-        entry.stages.items(),
-        key=lambda item: -item[1],
-    )
+    stages = sorted(entry.stages.items(), key=lambda item: -item[1])
     parts = []
     for name, seconds in stages:
         if seconds >= _SHOWN:

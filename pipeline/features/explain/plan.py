@@ -67,9 +67,7 @@ def run(
 def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     """Yield the effective configs of packages. Raises ConfigErrors for invalid ones at the end."""
     # Imports pydantic, which a preview doesn't need.
-    from pipeline.features.explain.resolved import (
-        resolved_view,
-    )
+    from pipeline.features.explain.resolved import resolved_view
 
     problems: list[Problem] = []
     sound: list[str] = []

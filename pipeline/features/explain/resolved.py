@@ -161,11 +161,7 @@ def _origin(node: Node, path: str) -> str:
     while config_path and source_path and config_path[-1] == source_path[-1]:
         config_path = config_path[:-1]
         source_path = source_path[:-1]
-    words = [
-        f"{node.file}:{node.line}",
-        ".".join(source_path),
-        node.source,
-    ]
+    words = [f"{node.file}:{node.line}", ".".join(source_path), node.source]
     return ", ".join(word for word in words if word)
 
 

@@ -24,7 +24,5 @@ FEATURE = Feature(
     report_fields={"family": "pipeline.features.families.outlines:REPORT_FAMILY"},
     after_link="pipeline.features.families.share:describe_family",
     sections={100: "pipeline.features.families.section:section"},
-    overview_sections={
-        50: "pipeline.features.families.section:overview_section",
-    },
+    overview_sections={50: "pipeline.features.families.section:overview_section"},
 )

@@ -40,10 +40,7 @@ def lay_out_files(
     for owner in objects:
         for _, entry in owner.tagged():
             if entry.key in shared.keys:
-                entries[shared.keys[entry.key][1]].setdefault(
-                    entry.key,
-                    entry,
-                )
+                entries[shared.keys[entry.key][1]].setdefault(entry.key, entry)
         for blob, tensor in _iter_shared(owner, shared, store):
             name = name_constant(blob, tensor)
             layout = (tensor.scalar_type, tensor.sizes, tensor.dim_order)

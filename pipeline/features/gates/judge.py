@@ -49,11 +49,7 @@ def prepare_judging(
         for name, facts in (manifest or {}).get("methods", {}).items():
             shapes[name] = output_shapes(facts.get("signature", {}))
         return Judgement(
-            record={
-                "gates": gates,
-                "baseline": baseline,
-                "output_shapes": shapes,
-            },
+            record={"gates": gates, "baseline": baseline, "output_shapes": shapes},
             failures=failed_gates(gates),
             facts=_describe_unrecorded(gates),
         )

@@ -60,10 +60,7 @@ def read_revision(root: Path, commit: str) -> Iterator[Path]:
     with scratch_folder("pte-pipeline-diff-") as folder:
         tree = folder / "revision"
         tree.mkdir()
-        places = {
-            "GIT_INDEX_FILE": str(folder / "index"),
-            "GIT_WORK_TREE": str(tree),
-        }
+        places = {"GIT_INDEX_FILE": str(folder / "index"), "GIT_WORK_TREE": str(tree)}
 
         def run(*arguments: str, text: bytes = b"") -> bytes:
             answer = run_git(root, *arguments, text=text, places=places, limit=_LIMIT)

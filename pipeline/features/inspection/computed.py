@@ -89,11 +89,4 @@ def _swap_channels(node: Node, weight: torch.Tensor) -> torch.Tensor:
     # `get_serialized_buffer_index` of backends/xnnpack/operators/node_visitor.py
     if not _is_grouped(node) or weight.ndim < 3:
         return weight
-    return (
-        weight.unflatten(0, (node.args[8], -1))
-        .transpose(1, 2)
-        .flatten(
-            0,
-            1,
-        )
-    )
+    return weight.unflatten(0, (node.args[8], -1)).transpose(1, 2).flatten(0, 1)

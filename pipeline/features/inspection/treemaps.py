@@ -181,11 +181,7 @@ def _make_tiles(group: str, pieces: Sequence[Json], shown: float) -> Iterator[Js
         if piece["methods"]:
             users = f" of {', '.join(piece['methods'])}"
         description = f"{piece['name'] or 'not known'}{users}: {amount}"
-        yield {
-            "name": piece["name"],
-            "size": piece["size"],
-            "description": description,
-        }
+        yield {"name": piece["name"], "size": piece["size"], "description": description}
     if others := ranked[len(large) :]:
         total = sum(piece["size"] for piece in others)
         title = f"{len(others)} more"

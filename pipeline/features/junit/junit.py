@@ -268,11 +268,7 @@ def _add_case(
         skipped: why the check was not run or not judged.
         kind: the kind of the action; it determines the error code that ends a failure's message.
     """
-    attributes = {
-        "classname": classname,
-        "name": name,
-        "time": f"{seconds:.3f}",
-    }
+    attributes = {"classname": classname, "name": name, "time": f"{seconds:.3f}"}
     element = Xml.SubElement(suite, "testcase", attributes)
     if failures:
         first = failures[0].partition("\n")[0]

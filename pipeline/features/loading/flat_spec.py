@@ -20,11 +20,7 @@ def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
         if declared is None or declared.dtype is None:
             return None
         sizes = tuple(Extent(None, 0, size) for size in declared.sizes)
-        return TensorSpec(
-            declared.dtype,
-            sizes,
-            tuple(range(len(sizes))),
-        )
+        return TensorSpec(declared.dtype, sizes, tuple(range(len(sizes))))
 
     arguments = []
     for number, declared in enumerate(inputs):

@@ -30,9 +30,8 @@ from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.node_values import MOST_VISITS, NodeValues
 from pipeline.validate.worst_place import find_worst_place
 
-ROUNDING = (
-    16  # units in the last place of the greatest value: rounding alone may cause them
-)
+# Units in the last place of the greatest value: rounding alone may cause them.
+ROUNDING = 16
 # Shares of the limits that intermediate values are checked against, in turn, until one diverges.
 CLOSER = (1.0, 0.1, 0.01, 1e-3)
 

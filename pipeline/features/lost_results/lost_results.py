@@ -93,11 +93,7 @@ class _Memory:
             if isinstance(call, schema.MoveCall):
                 self._add_move(number, call.move_from, call.move_to)
             elif self._kernel(number) == _VIEW:
-                self._add_move(
-                    number,
-                    call.args[0],
-                    call.args[-1],
-                )
+                self._add_move(number, call.args[0], call.args[-1])
 
     def _add_move(self, number: int, source: int, target: int) -> None:
         if source == target:  # it stays where it is
@@ -156,10 +152,7 @@ class _Memory:
         ]
         # An operator that writes to a buffer in place also reads it.
         args = getattr(call, "args", None) or ()
-        return [
-            *reads,
-            *(index for index in args[:1] if index in written),
-        ]
+        return [*reads, *(index for index in args[:1] if index in written)]
 
     def _find_writer(
         self, regions: Sequence[Region], move: int, reader: int

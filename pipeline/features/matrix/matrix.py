@@ -117,10 +117,8 @@ class Matrix:
         texts = "\n".join(_iter_texts([*nodes, self._node]))
         for name, axis in self._axes.items():
             is_text = len(axis) > 1 and all(part is None for _, part in axis)
-            uses = (
-                f"${{matrix.{name}}}",
-                f"${{{name}}}",
-            )  # a mistake too, but a different one
+            # The second spelling is a mistake too, but a different one.
+            uses = (f"${{matrix.{name}}}", f"${{{name}}}")
             if is_text and not any(use in texts for use in uses):
                 fault = "is an axis that the config doesn't use, so its packages would be identical"
                 remedy = f"write ${{matrix.{name}}} where its values belong"
@@ -218,10 +216,7 @@ def _is_value(value: Any) -> bool:
 
 
 def _find(axis: _Axis, value: Any) -> tuple[Any, Node | None] | None:
-    return next(
-        (member for member in axis if _same(member[0], value)),
-        None,
-    )
+    return next((member for member in axis if _same(member[0], value)), None)
 
 
 def _same(value: Any, expected: Any) -> bool:

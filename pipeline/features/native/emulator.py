@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 10
 _VERSION = r"version (\d+)[\d.]*"
-_RIGHT_VERSION = (
-    10  # 7.2 computes SME wrongly, 10.0 correctly; versions in between are untested
-)
+# 7.2 computes SME wrongly, 10.0 correctly; versions in between are untested.
+_RIGHT_VERSION = 10
 _ALL_FEATURES, _NO_SME = "max", "sme=off"
 _EXAMPLES = ("cortex-a53", "cortex-a72", "neoverse-n1", "max")
 

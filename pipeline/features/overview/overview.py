@@ -92,10 +92,7 @@ def _build_error(package: str, actions: Sequence[Json]) -> str:
         for action in package_actions
         if action["outcome"] in ("failed", "not-run")
     ]
-    link = next(
-        (action for action in bad if action["kind"] == "link"),
-        None,
-    )
+    link = next((action for action in bad if action["kind"] == "link"), None)
     if link is None:
         return ""
     models = {action.get("model") for action in package_actions} - {"", None}

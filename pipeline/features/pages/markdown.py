@@ -24,11 +24,7 @@ _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = (
 )
 _IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
 # The tables that are never folded, apart from tables of changes.
-_OPEN = (
-    "failed",
-    "culprits",
-    "warnings",
-)
+_OPEN = ("failed", "culprits", "warnings")
 
 
 def markdown(
@@ -199,11 +195,4 @@ def _code(text: str) -> str:
 
 def _escape(text: str) -> str:
     """Return the text on one line, with tags, links and images escaped."""
-    return (
-        " ".join(text.split())
-        .replace("<", "&lt;")
-        .replace(
-            "](",
-            "]\\(",
-        )
-    )
+    return " ".join(text.split()).replace("<", "&lt;").replace("](", "]\\(")

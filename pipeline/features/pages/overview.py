@@ -19,10 +19,7 @@ from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
 # Reasons for the parts of a method's validation that were left out.
-_UNSEEN = {
-    UNASKED: UNASKED,
-    ALL: "validate.budget was exhausted",
-}
+_UNSEEN = {UNASKED: UNASKED, ALL: "validate.budget was exhausted"}
 
 
 def not_judged_section(entries: Sequence[Entry]) -> ReportSection:

@@ -152,10 +152,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"breakable": breakable, "with_code": with_code}
-    environment.globals |= {
-        "most_rows": MOST_ROWS,
-        "nothing": NOTHING,
-    }
+    environment.globals |= {"most_rows": MOST_ROWS, "nothing": NOTHING}
     return environment
 
 

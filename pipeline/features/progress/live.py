@@ -176,11 +176,7 @@ def _draw_live(
             with lock:
                 tally.count(event)
                 live.update(draw())  # drawn by the next print
-                line = Text.assemble(
-                    outcome,
-                    f" {title} ",
-                    (seconds, "dim"),
-                )
+                line = Text.assemble(outcome, f" {title} ", (seconds, "dim"))
                 console.print(line, no_wrap=True, overflow="ellipsis")
 
         def look() -> None:
@@ -246,10 +242,7 @@ def _lines(tally: Tally, width: int) -> Iterator[str]:
         where = ""
         if status.host:
             where = f" on {one_line(status.host)}"
-        name = cut_middle(
-            one_line(action.title),
-            max(width - len(of) - 9, _LEAST_NAME),
-        )
+        name = cut_middle(one_line(action.title), max(width - len(of) - 9, _LEAST_NAME))
         yield f"  {name}  {clock(seconds)}{of}  {one_line(status.stage)}{steps}{where}"
 
 

@@ -37,16 +37,8 @@ def find_divergence(
         inputs, same_inputs: the leaves of the same call, one copy per run.
     """
     pairs = list(_pair_nodes(source, prepared))
-    expected = _record(
-        source,
-        inputs,
-        {last.name for _, last, _ in pairs},
-    )
-    actual = _record(
-        prepared,
-        same_inputs,
-        {node.name for node, _, _ in pairs},
-    )
+    expected = _record(source, inputs, {last.name for _, last, _ in pairs})
+    actual = _record(prepared, same_inputs, {node.name for node, _, _ in pairs})
     places = {node.name: place for place, node in enumerate(program.graph.nodes)}
     for node, last, folded in pairs:
         if node.name not in actual or last.name not in expected:

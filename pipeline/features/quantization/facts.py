@@ -100,10 +100,7 @@ def describe_quantization(
         "quantizer": spec.quantizer,
         "activations": _describe_activations(quantized),
         "calibration": dict(calibration),
-        "weights": {
-            "bytes": whole,
-            "quantized": quantized_bytes,
-        },
+        "weights": {"bytes": whole, "quantized": quantized_bytes},
         "compute": {"multiplications": total, "quantized": within},
         "conversions": sum(_is_conversion(node) for node in iter_nodes(quantized)),
         "left_float": left_float,

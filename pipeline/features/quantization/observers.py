@@ -149,11 +149,7 @@ def _remarks(values: _ValueRange, constant: bool) -> Iterator[dict[str, Any]]:
     least, greatest = limits
     outside = max(least - values.least, values.greatest - greatest)
     if outside > _OUTSIDE * (greatest - least):
-        yield {
-            "kind": "cut off",
-            **facts,
-            "range": [_figure(least), _figure(greatest)],
-        }
+        yield {"kind": "cut off", **facts, "range": [_figure(least), _figure(greatest)]}
 
 
 def _is_dynamic(module: torch.nn.Module) -> bool:

@@ -32,11 +32,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules, outline_program
 from pipeline.program.operators import base_name, operator_name
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.program.signature import (
-    as_exported,
-    check_inputs,
-    flatten,
-)
+from pipeline.program.signature import as_exported, check_inputs, flatten
 from pipeline.store.errors import PipelineError, did_you_mean
 
 _log = logging.getLogger(__name__)

@@ -9,10 +9,7 @@ from pipeline.store.errors import plural
 
 _SHOWN = 3  # maximum number of remarks on observers in a warning
 # Ranges that cut off outliers can be the best choice, so only the report mentions them.
-_KINDS = {
-    "one value": "saw one value",
-    "not finite": "saw infinities or NaN",
-}
+_KINDS = {"one value": "saw one value", "not finite": "saw infinities or NaN"}
 
 
 def find_warnings(

@@ -252,10 +252,8 @@ class QuantizationJudge:
         """
         verdict, reason = self._judge(failed, left_out)
         if random and verdict != "failed":
-            verdict, reason = (
-                "not judged",
-                "it samples, so values can't be compared",
-            )
+            verdict = "not judged"
+            reason = "it samples, so values can't be compared"
         return {
             "verdict": verdict,
             "reason": reason,

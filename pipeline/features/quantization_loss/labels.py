@@ -29,10 +29,7 @@ _WITH_INDICES = frozenset(
 _COUNTING = frozenset(
     {"bincount", "count_nonzero", "cumsum", "histc", "mean", "prod", "sum"}
 )
-_KINDS = (
-    OutputKind.USER_INPUT_MUTATION,
-    OutputKind.USER_OUTPUT,
-)
+_KINDS = (OutputKind.USER_INPUT_MUTATION, OutputKind.USER_OUTPUT)
 
 
 def find_labels(program: ExportedProgram) -> frozenset[int]:

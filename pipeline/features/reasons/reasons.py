@@ -104,11 +104,7 @@ def _neutralize(reason: str, node: Node) -> str:
         replacement = "it"
         if named_node is not node:
             replacement = getattr(named_node.target, "__name__", "an input")
-        reason = re.sub(
-            rf"\b{re.escape(named_node.name)}\b",
-            replacement,
-            reason,
-        )
+        reason = re.sub(rf"\b{re.escape(named_node.name)}\b", replacement, reason)
     symbols: dict[str, str] = {}
 
     def number_symbol(match: re.Match[str]) -> str:

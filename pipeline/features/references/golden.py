@@ -83,18 +83,10 @@ def read_golden(
             if fake_value is None:
                 values[name] = None
             elif name in outputs:
-                values[name] = _as_output(
-                    outputs[name][number],
-                    fake_value,
-                    path,
-                )
+                values[name] = _as_output(outputs[name][number], fake_value, path)
         calls.append(RecordedCall(method, input_set, values))
     # `here=False`: another framework may round differently from PyTorch here.
-    return Recording(
-        path,
-        _split_sequences(calls, steps or 1),
-        here=False,
-    )
+    return Recording(path, _split_sequences(calls, steps or 1), here=False)
 
 
 def _count_steps(

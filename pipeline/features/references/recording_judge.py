@@ -35,15 +35,9 @@ from pipeline.validate.references import Lane, OpenLane, References
 # may differ.
 _UNITS = 16
 # A single output, alone or in a tuple of one: a runtime can't tell them apart.
-_ALONE = {
-    "output",
-    "output[0]",
-}
+_ALONE = {"output", "output[0]"}
 # Prefixes of returned outputs; gradients and parameters of a program that trains have others.
-_RETURNED = (
-    "output",
-    "input ",
-)
+_RETURNED = ("output", "input ")
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,11 +124,7 @@ class Lesson(CompileListener):
         }
         try:
             recipe = self._prove(result)
-            record |= {
-                "proven": True,
-                "recipe": vars(recipe),
-                "why": before["why"],
-            }
+            record |= {"proven": True, "recipe": vars(recipe), "why": before["why"]}
         except CannotRefitError as reason:
             if self.found is not None and self.earlier is None:
                 return  # what was learned from the same weights still holds

@@ -28,10 +28,7 @@ def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Arra
         return np.empty(0, np.uint8)
     if list(strides) == [1]:  # as most
         return np.ascontiguousarray(values).view(np.uint8)
-    order = sorted(
-        range(len(sizes)),
-        key=lambda d: (-strides[d], -sizes[d]),
-    )
+    order = sorted(range(len(sizes)), key=lambda d: (-strides[d], -sizes[d]))
     dense = 1
     for dimension in reversed(order):
         if sizes[dimension] != 1 and strides[dimension] != dense:
@@ -67,11 +64,7 @@ def cast(values: Array, old: str, new: str) -> Array:
 def can_cast(old: str, new: str) -> bool:
     """Return whether `cast` gives the same values as torch."""
     try:
-        cast(
-            np.empty(0, old if old in NUMPY else f"uint{8 * width(old)}"),
-            old,
-            new,
-        )
+        cast(np.empty(0, old if old in NUMPY else f"uint{8 * width(old)}"), old, new)
     except (UnknownValueError, TypeError):
         return old == new and is_known(old)
     return True

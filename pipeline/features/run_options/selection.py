@@ -113,9 +113,8 @@ class Selector:
         """Return the words for the selected part of a target."""
         package = target.package
         methods = list(chain.from_iterable(self._plan.units(package)))
-        asked = (
-            target.methods or methods or [""]
-        )  # a config with mistakes has no methods
+        # A config with mistakes has no methods.
+        asked = target.methods or methods or [""]
         fitting = []
         for method in asked:
             if all(fits(package, method) for fits in self._expressions):

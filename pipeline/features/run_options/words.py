@@ -12,10 +12,7 @@ from pathlib import Path
 
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command
 from pipeline.cli.grammar import is_pattern
-from pipeline.features.run_options.selection import (
-    Selector,
-    read_failed,
-)
+from pipeline.features.run_options.selection import Selector, read_failed
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.workspace import open_workspace

@@ -40,11 +40,7 @@ EVENTS: Mapping[str, Mapping[str, Any]] = {
         "jobs": Count,
         "executor": str,
     },
-    "action-queued": {
-        **_ACTION,
-        "action": str,
-        "reason": str,
-    },
+    "action-queued": {**_ACTION, "action": str, "reason": str},
     "action-started": {
         **_ACTION,
         "attempt": Ordinal,

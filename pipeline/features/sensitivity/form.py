@@ -207,10 +207,7 @@ _PACKAGE = {
         {
             "bytes": (Size, "the size of the files that a device loads"),
             "methods": {
-                str: {
-                    "sqnr_db": _DECIBELS,
-                    "calls": (Count, "the number of examples"),
-                }
+                str: {"sqnr_db": _DECIBELS, "calls": (Count, "the number of examples")}
             },
             "attempts": (
                 Count,

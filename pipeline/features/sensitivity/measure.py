@@ -40,9 +40,8 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
 
 _MOST_CALLS = 32  # examples per probe, evenly spaced among all of them
-_MOST_ALONE = (
-    3  # kept modules that are also measured alone, beyond what the proposal needs
-)
+# Kept modules that are also measured alone, beyond what the proposal needs.
+_MOST_ALONE = 3
 # The SQNR in dB that a program must reach with all its operators switched back to float: what the
 # limits of validation allow between two correct implementations.
 _FAITHFUL = 60.0

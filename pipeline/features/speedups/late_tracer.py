@@ -238,9 +238,8 @@ class _Tracer:
             # The tracer's files, which are looked up in stacks: the tracer is in none of them.
             vars(module)["uninteresting_files"] = set
         if module.__name__ == _BUILDER:
-            vars(module)["normalize_path_separator"] = (
-                str  # it changes paths on Windows only
-            )
+            # It changes paths on Windows only.
+            vars(module)["normalize_path_separator"] = str
         if module.__name__ == _CODE:
             vars(module)["PyCodeCache"] = _CompiledCode(_CODE, "PyCodeCache")
 

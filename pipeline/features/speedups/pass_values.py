@@ -46,9 +46,8 @@ class _CallValues:
 
     def __init__(self) -> None:
         self._calls: dict[Any, list[tuple[Any, Any]]] = {}
-        self._owners: set[int] = (
-            set()
-        )  # ids of kept values that don't share memory with arguments
+        # The ids of kept values that don't share memory with arguments.
+        self._owners: set[int] = set()
         self._tracer: Any = None
         self._seen: Counter[Any] = Counter()  # equal calls of the present graph
         self._used: set[int] = set()  # ids of its values

@@ -76,9 +76,7 @@ def _find_usable(kind: str) -> tuple[Patch, ...]:
     patches = PATCHES
     if kind == "quantize":
         # Imported here: a compile doesn't import torchao.
-        from pipeline.features.speedups.quantizing_patches import (
-            QUANTIZING_PATCHES,
-        )
+        from pipeline.features.speedups.quantizing_patches import QUANTIZING_PATCHES
 
         patches += QUANTIZING_PATCHES
     usable = tuple(patch for patch in patches if patch.is_known)
@@ -143,9 +141,7 @@ def _make_lowering(original: _Function) -> _Function:
     the constants doesn't need copies of those, which would double the weights.
     """
     # Imported here: it loads the catalogue and its plugins.
-    from pipeline.compile.preprocess.registry import (
-        find_entry,
-    )
+    from pipeline.compile.preprocess.registry import find_entry
 
     # Since ExecuTorch 1.5, the class of a backend makes the copies.
     copying = backend_details if hasattr(backend_details, "copy") else backend_api

@@ -128,9 +128,8 @@ def _count_idle_while_ready(
     events: Sequence[Event], ready: Sequence[float], workers: int
 ) -> float:
     """Return the worker-seconds in which an action was ready while a worker was idle."""
-    waiting: Counter[float] = (
-        Counter()
-    )  # changes in the number of waiting actions, by time
+    # Changes in the numbers of waiting and of running actions, by time.
+    waiting: Counter[float] = Counter()
     running: Counter[float] = Counter()
     for event, since in zip(events, ready, strict=True):
         waiting[since] += 1

@@ -49,11 +49,7 @@ def write_timeline(
         f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(other)}, '
         f'"traceEvents": [\n{lines}\n]}}\n'
     )
-    write_atomically(
-        workspace.build / TIMELINE,
-        text.encode(),
-        workspace.build,
-    )
+    write_atomically(workspace.build / TIMELINE, text.encode(), workspace.build)
 
 
 def make_trace(events: Iterable[Event]) -> dict[str, Any]:
@@ -141,11 +137,7 @@ def _draw_arrow(
 
 def _span(start: float, end: float) -> dict[str, Any]:
     since = round(start * 1e6)
-    return {
-        "ph": "X",
-        "ts": since,
-        "dur": max(round(end * 1e6) - since, 0),
-    }
+    return {"ph": "X", "ts": since, "dur": max(round(end * 1e6) - since, 0)}
 
 
 def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
@@ -156,10 +148,7 @@ def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
     """
     lives: dict[int, tuple[float, float, str]] = {}
     for event in events:
-        start, end, _ = lives.get(
-            event.worker,
-            (event.start, event.end, ""),
-        )
+        start, end, _ = lives.get(event.worker, (event.start, event.end, ""))
         lives[event.worker] = min(start, event.start), max(end, event.end), event.host
     if lives.pop(0, None):
         lanes = {0: _STORE}

@@ -32,9 +32,8 @@ from pipeline.run.isolated import running_files
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 
-_MOST_BESIDE = (
-    1000  # entries next to a file outside the workspace, if only Python can be asked
-)
+# Entries next to a file outside the workspace, if only Python can be asked.
+_MOST_BESIDE = 1000
 
 
 class TracedReads(DeclaredReads):
@@ -150,11 +149,7 @@ class TracedReads(DeclaredReads):
         at them, nor do module folders, which every import looks at.
         """
         places = self._places
-        searched = [
-            places.home,
-            *self._inputs.surroundings.search,
-            *places.installed,
-        ]
+        searched = [places.home, *self._inputs.surroundings.search, *places.installed]
         running = running_files()
         observed: Seen = {}
         for (kind, path), value in self.watch.seen.items():

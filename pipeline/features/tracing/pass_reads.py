@@ -143,11 +143,7 @@ def _reads(
     files |= running_files() | loaded_files()
     # The versions of libraries, which this package caches.
     cache = str(default_root() / "distributions")
-    folders = [
-        *(str(workspace.root / room) for room in _KINDS),
-        cache,
-        *SYSTEM,
-    ]
+    folders = [*(str(workspace.root / room) for room in _KINDS), cache, *SYSTEM]
     for library in action.libraries:
         library_files = open_code("operators", workspace).files(library)
         files |= set(map(str, library_files.values()))

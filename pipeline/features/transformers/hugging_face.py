@@ -25,11 +25,7 @@ Exported = tuple[ExportedProgram, Callable[..., Any]]  # a program and its refer
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 # The numbers of tokens with which methods are exported.
-_LENGTHS = {
-    "prefill": 5,
-    "forward": 3,
-    "decode": 1,
-}
+_LENGTHS = {"prefill": 5, "forward": 3, "decode": 1}
 _MOST_STEPS = 4  # tokens of a sequence in the example inputs
 
 

@@ -262,9 +262,8 @@ class StandstillJudge:
         if not output.firsts:
             return ""
         self._source.budget = self.budget
-        with suppress(
-            Exception
-        ):  # an operator may raise anything: then the place is unknown
+        # An operator may raise anything: then the place is unknown.
+        with suppress(Exception):
             values = output_values(self._source.program)
             if place >= len(values) or not isinstance(values[place], Node):
                 return ""

@@ -83,11 +83,7 @@ class CodeFiles:
         for path in files:
             if path not in used and not self._is_in_package_of(path, used):
                 kind = _NAMED_BY[self._folder(path)]
-                yield Problem(
-                    self._name(path),
-                    "",
-                    f"{kind}, so nothing loads it",
-                )
+                yield Problem(self._name(path), "", f"{kind}, so nothing loads it")
 
     def _files(self) -> Iterator[Path]:
         """Yield the files that a config could name, without helpers (`_common.py`) and tests."""
@@ -117,10 +113,7 @@ class CodeFiles:
     def _imported(self) -> set[Path]:
         """The files that modules of the workspace import, or name in a string."""
         readers: set[Path] = set()
-        modules = [
-            *self._root.glob("*.py"),
-            *self._modules(["models"]),
-        ]
+        modules = [*self._root.glob("*.py"), *self._modules(["models"])]
         for path in (*self._modules(_FOLDERS), *modules):
             folder = self._folder(path)
             for name in self._read(path)["imports"]:
@@ -144,10 +137,7 @@ class CodeFiles:
         path = self._root / top
         for part in inner.split("."):
             path = path / part
-            files |= {
-                path / "__init__.py",
-                path.with_name(f"{part}.py"),
-            }
+            files |= {path / "__init__.py", path.with_name(f"{part}.py")}
             files |= {path.with_name(f"{part}{suffix}") for suffix in _SHARED}
         return files
 
@@ -212,10 +202,7 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
         _TEXT_OF_MODULE, str(node.value)
     ):
         # For example, in `torch.ops.load_library("operators/fast.so")`.
-        yield re.sub(r"\.(py|so|dylib|dll)$", "", str(node.value)).replace(
-            "/",
-            ".",
-        )
+        yield re.sub(r"\.(py|so|dylib|dll)$", "", str(node.value)).replace("/", ".")
 
 
 def find_remarks(plan: Plan) -> Iterator[Problem]:

@@ -19,10 +19,7 @@ from pipeline.backends.entry import (
     Preprocessing,
     Quantization,
 )
-from pipeline.backends.host import (
-    explain_missing_delegate,
-    find_delegate_facts,
-)
+from pipeline.backends.host import explain_missing_delegate, find_delegate_facts
 from pipeline.backends.integer_scalars import keeping_integers
 from pipeline.backends.options import (
     NAMES,

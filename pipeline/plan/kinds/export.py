@@ -75,11 +75,7 @@ def export_action(inputs: ExportInputs) -> Action[ExportInputs]:
 
 def export_key(inputs: ExportInputs) -> Key:
     key = common_fields("export", inputs.distributions)
-    key |= {
-        "model": inputs.model,
-        "source": inputs.source,
-        "reads": inputs.reads,
-    }
+    key |= {"model": inputs.model, "source": inputs.source, "reads": inputs.reads}
     key |= operator_fields(inputs.libraries)
     key["hash_seed"] = hash_seed()
     key["processor"] = processor()

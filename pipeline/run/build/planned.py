@@ -67,10 +67,7 @@ def guard_sources(
             stack.enter_context(_guard_file(path, content, digests or FileDigests()))
         yield
         # Compare inodes: the times of a blob change when another process uses it.
-        for (
-            blob,
-            inode,
-        ) in places.items():
+        for blob, inode in places.items():
             if not inode or inode != find_stamp(store.verified_path(blob))[3:]:
                 raise MissingBlobError(f"the exported program {blob} was replaced")
 

@@ -71,9 +71,8 @@ class Subject:
         self.programs = programs
         self.examples = examples
         self.without_examples = without_examples
-        self.anew = (
-            False  # whether to make every call, even if the store has its outcome
-        )
+        # Whether to make every call, even if the store has its outcome.
+        self.anew = False
 
     @classmethod
     def load(cls, action: Action[ValidateInputs], workspace: Workspace) -> Subject:

@@ -69,10 +69,7 @@ def _float_rows(report: Json) -> Iterator[Row]:
 
 def _ranked(calls: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return operators with their numbers of calls, the most frequent first."""
-    return sorted(
-        calls.items(),
-        key=lambda entry: (-entry[1], entry[0]),
-    )
+    return sorted(calls.items(), key=lambda entry: (-entry[1], entry[0]))
 
 
 def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
@@ -99,10 +96,7 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
         about += (
             f" The {_MOST_BARS} of {len(methods)} methods with the least delegation."
         )
-    names = sorted(
-        legend.items(),
-        key=lambda entry: entry[1] == LEFT,
-    )
+    names = sorted(legend.items(), key=lambda entry: entry[1] == LEFT)
     label = "Share of nodes delegated, by method"
     data = {"rows": rows, "percents": True}
     return Chart("Nodes by what runs them.", about, names, label, "bars", data)
@@ -221,11 +215,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _part(part: int, whole: int, share: float | None) -> Cell:
-    return figure(
-        share,
-        lambda _: f"{part} of {whole}",
-        note=percent(share),
-    )
+    return figure(share, lambda _: f"{part} of {whole}", note=percent(share))
 
 
 def _crossing(crossing: Json | None) -> Cell:

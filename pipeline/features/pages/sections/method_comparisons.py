@@ -38,10 +38,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 _EXAMPLES, _GENERATED = "examples", "generated inputs"
 # Figures that only the table of every call has room for.
-_OF_CALLS = (
-    "99.9 %",
-    "relative",
-)
+_OF_CALLS = ("99.9 %", "relative")
 _FEW_ROWS = 100  # from here, a percentage is shown with the counts
 
 
@@ -161,10 +158,7 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
     row = _row(comparison, "float program", calls, quantization["verdict"])
     pools = [pool for pool in examples if pool["rows"]]
     if pools:
-        worst = min(
-            pools,
-            key=lambda pool: pool["agreeing"] / pool["rows"],
-        )
+        worst = min(pools, key=lambda pool: pool["agreeing"] / pool["rows"])
         row = {**row, "agreement": _count(worst["agreeing"], worst["rows"])}
     return row
 
@@ -214,10 +208,7 @@ def _agreement(method: Json) -> Cell:
     places = [place for place, count in rows.items() if count]
     if not places:
         return figure(method.get("agreement") if runs else None, percent)
-    worst = min(
-        places,
-        key=lambda place: agreeing[place] / rows[place],
-    )
+    worst = min(places, key=lambda place: agreeing[place] / rows[place])
     return _count(agreeing[worst], rows[worst])
 
 
@@ -226,8 +217,4 @@ def _count(agreeing: int, rows: int) -> Cell:
     note = ""
     if rows >= _FEW_ROWS:
         note = percent(share)
-    return figure(
-        share,
-        lambda _: f"{agreeing:,} of {rows:,}",
-        note=note,
-    )
+    return figure(share, lambda _: f"{agreeing:,} of {rows:,}", note=note)

@@ -104,11 +104,7 @@ def _calibration(calibration: Json) -> Cell:
     if calibration["source"] == "generated":
         kind = "bad"
     source = _SOURCES.get(calibration["source"], "")
-    return Cell(
-        plural(calibration["inputs"], "input"),
-        note=source,
-        kind=kind,
-    )
+    return Cell(plural(calibration["inputs"], "input"), note=source, kind=kind)
 
 
 def _share(part: int, whole: int, note: str) -> Cell:

@@ -74,10 +74,7 @@ def _read_events(trace: Iterable[Json]) -> list[Event]:
         seconds = span["dur"] / 1e6
         if span["cat"] == STAGE:
             since = start - events[-1].start
-            stages = [
-                *events[-1].stages,
-                (span["name"], since, since + seconds),
-            ]
+            stages = [*events[-1].stages, (span["name"], since, since + seconds)]
             events[-1] = events[-1]._replace(stages=stages)
         else:
             facts = {"package": None, "method": None, "model": ""} | span["args"]
@@ -152,10 +149,7 @@ def _longest_stages(event: Event, most: int) -> str:
     durations: dict[str, float] = defaultdict(float)
     for stage, begin, end in event.stages:
         durations[stage] += end - begin
-    ranked = sorted(
-        durations.items(),
-        key=lambda entry: (-entry[1], entry[0]),
-    )
+    ranked = sorted(durations.items(), key=lambda entry: (-entry[1], entry[0]))
     words: list[str] = []
     for stage, seconds in ranked[:most]:
         if seconds >= 0.05:
