@@ -33,9 +33,10 @@ def keep_quoted_lines(*packages: str) -> None:
         linecache.cache = _KeptLines(linecache.cache)
     prefixes = tuple(f"{package}." for package in packages)
     modules = [moments, isolated]
-    modules += [
-        module for name, module in sys.modules.items() if name.startswith(prefixes)
-    ]
+    # A copy, since torch may import modules in other threads in the meantime.
+    for name, module in list(sys.modules.items()):
+        if name.startswith(prefixes):
+            modules.append(module)
     for module in modules:
         if module.__file__:
             linecache.getlines(module.__file__)
