@@ -79,10 +79,9 @@ class Files:
         """
         config = self.config(package)
         constants = self.models.constants(str(self.export(package)))
-        exported = {}
-        for name, value in constants.items():
-            if name not in config.omitted:
-                exported[name] = value
+        exported = {
+            n: value for n, value in constants.items() if n not in config.omitted
+        }
         return config.model_copy(
             update={"constant_methods": exported | config.constant_methods}
         )

@@ -162,12 +162,10 @@ class Finder:
         files = {}
         for name in sorted({*reads.files, *declared}):
             files[name] = self.observe("file", name)
-        listings = {}
-        for name in reads.listings:
-            listings[name] = self.observe("listing", name, reads.made)
-        links = {}
-        for name in reads.links:
-            links[name] = self.observe("link", name)
+        listings = {
+            name: self.observe("listing", name, reads.made) for name in reads.listings
+        }
+        links = {name: self.observe("link", name) for name in reads.links}
         return {
             "files": files,
             "listings": listings,

@@ -69,10 +69,7 @@ class Units(CheckedFiles):
         config = self.config(package)
         passes = self.inputs.passes(package)
         references = dict.fromkeys(config.pass_references(unit))
-        sources = {}
-        for name, source in methods.items():
-            if name in unit:
-                sources[name] = source
+        sources = {name: source for name, source in methods.items() if name in unit}
         files = {}
         unit_quantizes = {}
         for name in unit:

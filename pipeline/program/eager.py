@@ -220,10 +220,8 @@ def _find_effects(program: ExportedProgram) -> Effects:
     if specs is None:
         return read_effects(functionalized(program))
     state = [str(spec.target) for spec in specs if spec.kind in _STATE_INPUTS]
-    changed = []
-    for place, spec in enumerate(_user_inputs(program)):
-        if spec in specs:
-            changed.append(place)
+    inputs = enumerate(_user_inputs(program))
+    changed = [place for place, spec in inputs if spec in specs]
     return Effects(tuple(state), _describe_outputs(program, changed), changed)
 
 
@@ -281,18 +279,17 @@ def _replace_state(
     Nothing else shares the memory of these tensors: torch refuses to decompose a program that
     changes a buffer with two names, or a buffer of which another buffer is a view.
     """
-    state = {}
+    state = {**common}
     for name in names:
-        state[name] = (
-            common[name] if name in common else copy.deepcopy(attrgetter(name)(module))
-        )
-    for name, tensor in {**common, **state}.items():
+        if name not in common:
+            state[name] = copy.deepcopy(attrgetter(name)(module))
+    for name, tensor in state.items():
         owner, _, attribute = name.rpartition(".")
         with suppress(AttributeError):  # this program lacks the common buffer
             parent = module.get_submodule(owner)
             getattr(parent, attribute)
             setattr(parent, attribute, tensor)
-    return list(state.values())
+    return [state[name] for name in names]
 
 
 def common_buffers(

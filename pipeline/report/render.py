@@ -42,10 +42,10 @@ def _render_formats(
     Args:
         not_built: the errors of packages that could not be built, by package.
     """
-    rendered = {}
-    for name, reference in find_functions("report_formats").items():
-        rendered[name] = load(reference)(reports, not_built)
-    return rendered
+    return {
+        name: load(reference)(reports, not_built)
+        for name, reference in find_functions("report_formats").items()
+    }
 
 
 def render_all(

@@ -13,6 +13,7 @@ from pipeline.program.mapped_files import release_pages, unlocked
 from pipeline.program.sources import MethodSource
 from pipeline.run.build.load import load_method
 from pipeline.run.build.planned import guard_sources
+from pipeline.store import digest
 from pipeline.store.errors import SourceError
 from pipeline.store.store import MissingBlobError, Store
 from tests.program.test_sources import exchange_file, exchange_folder, exchange_link
@@ -106,6 +107,19 @@ def test_archive_that_changes_while_it_is_used_is_noticed(archive, tmp_path, exp
     else:
         with pytest.raises(MissingBlobError if exported else SourceError):
             use()
+
+
+def test_methods_of_an_archive_hash_it_once_and_again_if_it_changes(archive, tmp_path, monkeypatch):
+    store, hashed, hash_file = Store(tmp_path / "store"), [], digest.hash_file
+    source = source_of(archive, store, exported=True)
+    path = store.blob_path(source.content)
+    monkeypatch.setattr(digest, "hash_file", lambda file: hashed.append(file) or hash_file(file))
+    for _ in range(3):
+        load_method(source, store)
+    assert hashed == [path]
+    change_a_weight(path)
+    with pytest.raises(MissingBlobError):
+        load_method(source, store)
 
 
 @pytest.mark.parametrize("exchange", [exchange_file, exchange_link, exchange_folder])

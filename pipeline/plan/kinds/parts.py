@@ -60,11 +60,11 @@ def machine_facts(
 ) -> dict[str, dict[str, str]]:
     """Return, by backend, the facts about this machine that can change what the backends make."""
     machines = {backend.name: backend.machine for backend in config.backends(methods)}
-    facts = {}
-    for name, machine in sorted(machines.items()):
-        if "facts" in machine:
-            facts[name] = machine["facts"]
-    return facts
+    return {
+        name: machine["facts"]
+        for name, machine in sorted(machines.items())
+        if "facts" in machine
+    }
 
 
 def hash_files(paths: Iterable[str], workspace: Workspace) -> list[Digest]:

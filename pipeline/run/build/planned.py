@@ -17,6 +17,9 @@ from pipeline.store.file_digests import FileDigests, find_stamp, stamp_of
 from pipeline.store.store import MissingBlobError, Store
 
 QUANTIZED_ENTRY = "forward"  # the program's name in the archive of a quantized method
+# The stamps of blobs when this process hashed them. Methods share an archive: a package of ten
+# would otherwise hash it ten times. The end of `guard_sources` hashes it in any case.
+_hashed: dict[Digest, list[int]] = {}
 
 
 def find_archive(source: MethodSource, store: Store) -> Path:
@@ -31,7 +34,10 @@ def find_archive(source: MethodSource, store: Store) -> Path:
     archive = source.archive
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
-        archive = store.verified_path(source.content)
+        archive = store.blob_path(source.content)
+        if find_stamp(archive) != _hashed.get(source.content):
+            store.verified_path(source.content)
+            _hashed[source.content] = find_stamp(archive)
     identity = identify_program(archive, source.entry)
     if identity[:2] != (source.program, source.names):
         correct_record(source, archive, store)
@@ -60,14 +66,17 @@ def guard_sources(
     contents = {
         source.archive: source.content for source in sources if not source.exported
     }
-    blobs = {source.content for source in sources if source.exported and source.content}
-    places = {blob: find_stamp(store.blob_path(blob))[3:] for blob in blobs}
+    inodes = {
+        source.content: find_stamp(store.blob_path(source.content))[3:]
+        for source in sources
+        if source.exported and source.content
+    }
     with ExitStack() as stack:
         for path, content in contents.items():
             stack.enter_context(_guard_file(path, content, digests or FileDigests()))
         yield
         # Compare inodes: the times of a blob change when another process uses it.
-        for blob, inode in places.items():
+        for blob, inode in inodes.items():
             if not inode or inode != find_stamp(store.verified_path(blob))[3:]:
                 raise MissingBlobError(f"the exported program {blob} was replaced")
 
