@@ -55,7 +55,9 @@ class Packer:
             "build": str(workspace.build.relative_to(workspace.root)),
             "files": files,
             "results": list(action.inputs.results),
-            "blobs": list(dict.fromkeys(self._find_blobs(action))),
+            "blobs": [
+                *filter(self._is_shared, dict.fromkeys(self._find_blobs(action)))
+            ],
             "operators": (list(workspace.operators), workspace.operators_folder),
             "crashes": CrashLog(workspace.logs, str(action.package)).crashes(),
             "always": self._always,
@@ -133,6 +135,14 @@ class Packer:
             entry = store.get(digest)
             if entry is not None:
                 yield from KINDS[entry.key["kind"]].blobs(entry.result)
+
+    def _is_shared(self, blob: Digest) -> bool:
+        """Return whether workers must find a blob: in the remote, or in the store that they share.
+
+        One that was evicted since it was planned is made again.
+        """
+        store = self._workspace.store
+        return store.remote is not None or is_plain(store.blob_path(blob))
 
 
 def _find_constants(inputs: Any) -> Iterator[Any]:

@@ -92,11 +92,16 @@ def materialise(parcel: Json, workspace: Workspace) -> None:
     Everything that the action reads is fetched in advance, since an action that runs passes asks no
     remote. Raises MissingBlobError.
     """
-    workspace.store.ask(parcel["results"])
-    workspace.store.fetch([*parcel["files"].values(), *parcel["blobs"]])
+    store = workspace.store
+    store.ask(parcel["results"])
+    store.fetch([*parcel["files"].values(), *parcel["blobs"]])
+    for blob in parcel["blobs"]:
+        # Without a remote, the build found it in its own store.
+        if store.remote is None and not store.has(blob):
+            raise MissingBlobError(f"store {store.root}: blob {blob} is missing")
     for name, content in parcel["files"].items():
         path = _find_inside(workspace.root, name)
-        blob = workspace.store.verified_path(content, once=True)
+        blob = store.verified_path(content, once=True)
         # Not durable, since the copy is deleted with the action.
         copy_atomically(blob, path, workspace.root, durable=False)
     package = str(read_names(parcel["request"]).package)

@@ -257,6 +257,22 @@ def test_what_is_missing_or_leads_out_is_one_line(workspace, there, monkeypatch)
     assert " is missing; let both use one store " in missing and "\n" not in missing
 
 
+def test_blobs_that_only_the_build_has_are_one_line(workspace, there, monkeypatch):
+    compilation = list(actions(workspace))[1]
+    blob, evicted = workspace.store.put(b"of an exporter"), hash_json("evicted")
+    sources = {
+        name: source._replace(exported=True, content=blob, examples=evicted)
+        for name, source in compilation.inputs.sources.items()
+    }
+    exported = replace(compilation, inputs=replace(compilation.inputs, sources=sources))
+    parcel = json.loads(Packer(workspace, always=False).pack(exported))
+    assert parcel["blobs"] == [blob]
+    unpack.materialise(parcel, unpack.open_workspace(parcel, there / "a"))
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(there / "empty"))
+    missing = answer_of(json.dumps({**parcel, "files": {}}), there / "b")["missing"]
+    assert missing.startswith(f"store {there / 'empty'}: blob {blob} is missing; let both use one")
+
+
 def test_a_package_is_validated_in_the_folder_of_its_builds(workspace, there):
     """Trials of `doit tune` are built below `build/.tune`."""
     trials = replace(workspace, build_folder=workspace.root / "build" / ".tune" / "one")
