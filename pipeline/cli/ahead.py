@@ -70,10 +70,8 @@ def find_remote_blobs(tasks: Sequence[ActionTask]) -> Sequence[Digest]:
     if not tasks or tasks[0].plan.workspace.store.remote is None:
         return ()
     plan = tasks[0].plan
-    packages = []
-    for task in _one_task_of_each_package(tasks):
-        if not plan.problems(str(task.package)):
-            packages.append(str(task.package))
+    names = [str(task.package) for task in _one_task_of_each_package(tasks)]
+    packages = [package for package in names if not plan.problems(package)]
     validates = any(task.kind == "validate" for task in tasks)
     return prefetch_packages(plan, sorted(packages), validates)
 

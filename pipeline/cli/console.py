@@ -99,11 +99,11 @@ class Reporter(ConsoleReporter):
             for summary in call_all("describe_run", plan, events, shown, width):
                 lines += summary
             counts = Counter[str](event.outcome for event in events)
-            parts = []
-            for outcome in _OUTCOMES:
-                if counts[outcome]:
-                    parts.append(f"{counts[outcome]} {outcome_word(outcome)}")
-            counted = ", ".join(parts)
+            counted = ", ".join(
+                f"{counts[outcome]} {outcome_word(outcome)}"
+                for outcome in _OUTCOMES
+                if counts[outcome]
+            )
             lines.append(f"{plural(len(events), 'action')}: {counted}")
             lines += describe_failures(plan, events)
             if any(event.reason == INTERRUPTED for event in events):

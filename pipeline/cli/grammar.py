@@ -102,11 +102,11 @@ def _find_targets_of(plan: Plan, word: str) -> list[Target]:
 def _fitting_methods(word: str, methods: Sequence[str]) -> list[str]:
     """Return the methods that a word stands for; `a+b` names methods that are compiled together."""
     patterns = [word] if word in methods else word.split("+")
-    fitting = []
-    for method in methods:
-        if any(fits_word(method, pattern) for pattern in patterns):
-            fitting.append(method)
-    return fitting
+    return [
+        method
+        for method in methods
+        if any(fits_word(method, pattern) for pattern in patterns)
+    ]
 
 
 def fits_word(name: str, pattern: str) -> bool:
@@ -315,10 +315,10 @@ def take_flags(
             _refuse_option(verb, word, option_to_value)
         else:
             names.append(word)
-    parameters = {}
-    for option, value in option_to_value.items():
-        parameters[option.removeprefix("--").replace("-", "_")] = value
-    return names, parameters
+    return names, {
+        option.removeprefix("--").replace("-", "_"): value
+        for option, value in option_to_value.items()
+    }
 
 
 def _refuse_option(verb: Command, word: str, options: Iterable[str]) -> None:

@@ -60,9 +60,10 @@ def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
             lowered.add(package)
         if event.kind == "validate" and event.outcome in DONE:
             selected[package] = event.method or ""
-    standing = []
-    for package, unit in sorted(selected.items()):
-        standing.append(_selected_verdict(plan, package, unit))
+    standing = [
+        _selected_verdict(plan, package, unit)
+        for package, unit in sorted(selected.items())
+    ]
     for package in sorted(lowered - tried):
         facts = plan.workspace.state(package).get("validate", {})
         if facts and facts.get("action") == _validate_digest(plan, package):

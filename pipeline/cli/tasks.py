@@ -150,10 +150,11 @@ def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, 
     )
     for unit in units:
         task = ActionTask(plan, kind, model, package, unit)
-        setup = []
-        for method in unit:
-            if kind == "compile" and method in quantized:
-                setup.append(f"quantize:{name}/{method}")
+        setup = [
+            f"quantize:{name}/{method}"
+            for method in unit
+            if kind == "compile" and method in quantized
+        ]
         yield _task(
             task, f"{kind} {task.method} of {package}", task_dep=first, setup=setup
         )

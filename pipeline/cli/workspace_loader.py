@@ -137,12 +137,9 @@ def _explain_dodo_error(error: Exception, dodo: Path) -> PipelineError:
 
 def _packages_with_rows(words: Sequence[str], plan: Plan) -> tuple[str, ...]:
     """Return the packages with methods named on the command line; the table shows their methods."""
-    patterns = []
-    for word in words:
-        if "/" in word:
-            patterns.append(word.rpartition(":")[2].split("/")[0])
-    packages = []
-    for package in plan.packages:
-        if any(fnmatchcase(package, pattern) for pattern in patterns):
-            packages.append(package)
-    return tuple(packages)
+    patterns = [word.rpartition(":")[2].split("/")[0] for word in words if "/" in word]
+    return tuple(
+        package
+        for package in plan.packages
+        if any(fnmatchcase(package, pattern) for pattern in patterns)
+    )

@@ -133,15 +133,15 @@ class Variables:
             return node.with_value(None)
         members = node.value
         if isinstance(members, dict):
-            checked = {}
-            for key, member in members.items():
-                checked[key] = self.check_secrets(member, (*place, key))
-            members = checked
+            members = {
+                key: self.check_secrets(member, (*place, key))
+                for key, member in members.items()
+            }
         elif isinstance(members, list):
-            checks = []
-            for number, member in enumerate(members):
-                checks.append(self.check_secrets(member, (*place, number)))
-            members = checks
+            members = [
+                self.check_secrets(member, (*place, number))
+                for number, member in enumerate(members)
+            ]
         return node.with_value(members, node.plain, node.takes, node.source)
 
     def _value(self, match: re.Match[str], node: Node) -> Any:

@@ -92,11 +92,9 @@ def _describe_program(
 
 def _describe_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for part, noun in (("tensors", "tensor"), ("modules", "operators of module")):
-        changed = []
-        for difference in diff_json(old[part], new[part]):
-            changed.append((difference.path[-1], difference.change()))
-        for name, verb in changed[:_MOST_NAMES]:
-            yield f"{noun} {name or 'at the top'} {verb}"
+        changed = [*diff_json(old[part], new[part])]
+        for difference in changed[:_MOST_NAMES]:
+            yield f"{noun} {difference.path[-1] or 'at the top'} {difference.change()}"
         if len(changed) > _MOST_NAMES:
             yield f"and {len(changed) - _MOST_NAMES} more {part}"
     for limits in diff_json(old["ranges"], new["ranges"]):

@@ -93,9 +93,9 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def present(cls) -> Surroundings:
-        values = {}
-        for name, value in os.environ.items():
-            values[name] = hash_bytes(os.fsencode(value))
+        values = {
+            name: hash_bytes(os.fsencode(value)) for name, value in os.environ.items()
+        }
         return cls(values, tuple(sys.path))
 
     def names(self) -> list[str]:

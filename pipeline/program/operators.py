@@ -45,9 +45,9 @@ def only_moves(node: Node) -> bool:
     name = base_name(node)
     if name not in _MOVING and name.removesuffix("_copy") not in _MOVING:
         return False
-    values = []
-    for argument in (node, *node.all_input_nodes[:1]):
-        values.append(argument.meta.get("val"))
+    values = [
+        argument.meta.get("val") for argument in (node, *node.all_input_nodes[:1])
+    ]
     dtypes = {getattr(value, "dtype", None) for value in values}
     return len(dtypes - {None}) < 2  # a cast computes
 

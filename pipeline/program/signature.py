@@ -82,10 +82,9 @@ def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
     """Return the path (such as `[0]['key']`) and fake value of each leaf that a program returns."""
     nodes: Any = program.graph.output_node().args[0]
     output_specs = program.graph_signature.output_specs
-    returned = []
-    for output_spec, node in zip(output_specs, nodes, strict=True):
-        if output_spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
-            returned.append(node)
+    kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    pairs = zip(output_specs, nodes, strict=True)
+    returned = [node for output_spec, node in pairs if output_spec.kind in kinds]
     tree = build_plain(range(len(returned)), call_signature(program).out_spec)
     paths, _ = pytree.tree_flatten_with_path(tree)
     values = []

@@ -62,10 +62,11 @@ def find_training_outputs(program: ExportedProgram) -> TrainingOutputs:
     if not gradients:
         return {}
     names = program.graph_signature.inputs_to_parameters
-    values = {}
-    for node in program.graph.find_nodes(op="placeholder"):
-        if node.name in names:
-            values[names[node.name]] = node.meta["val"]
+    values = {
+        names[node.name]: node.meta["val"]
+        for node in program.graph.find_nodes(op="placeholder")
+        if node.name in names
+    }
     parameters = [(name, values[name]) for name, _ in gradients]
     return {
         "gradients": gradients,

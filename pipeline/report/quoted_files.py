@@ -47,11 +47,11 @@ def named_files(report: Json) -> dict[str, str]:
     settings = filter(None, map(parse_source_line, _settings(report)))
     allowed = {setting.file for setting in settings}
     allowed |= {file for file in digests if file.endswith(".py")}
-    files: dict[str, str] = {}
-    for line in named_lines(report):
-        if line.file in digests and line.file in allowed and is_inside(line.file):
-            files[line.file] = digests[line.file]
-    return files
+    return {
+        line.file: digests[line.file]
+        for line in named_lines(report)
+        if line.file in digests and line.file in allowed and is_inside(line.file)
+    }
 
 
 def _settings(report: Json) -> list[str]:

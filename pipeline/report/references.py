@@ -27,9 +27,7 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
     limits = reference.get("limits", {})
     if not limits:
         return ""
-    values = []
-    for name, value in limits.items():
-        values.append(f"{name} {short(value)}")
+    values = [f"{name} {short(value)}" for name, value in limits.items()]
     paths = reference.get("limits_from", ())
     lines = [places[path] for path in paths if places and path in places]
     where = listed([*paths, *dict.fromkeys(lines)], MOST_NAMED)

@@ -91,12 +91,12 @@ def find_unlisted(
     """Yield a sentence if the shapes of an input set are not among those that the package lists."""
     if not shapes:
         return
-    shapes_by_name = {}
-    for argument, value in zip(
-        signature(program), flatten(program, inputs), strict=True
-    ):
-        if isinstance(value, torch.Tensor):
-            shapes_by_name[argument.name] = list(value.shape)
+    values = zip(signature(program), flatten(program, inputs), strict=True)
+    shapes_by_name = {
+        argument.name: list(value.shape)
+        for argument, value in values
+        if isinstance(value, torch.Tensor)
+    }
     for listed in zip(*shapes.values(), strict=True):
         pairs = zip(shapes, listed, strict=True)
         if all(list(shape) == shapes_by_name[name] for name, shape in pairs):

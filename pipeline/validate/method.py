@@ -226,9 +226,10 @@ class MethodValidator(MethodCalls):
 
     def _declares_the_same(self) -> bool:
         declared = self.package.signature(self.result.method)
-        inputs = []
-        for argument in signature(self.program):
-            inputs.append((f"input '{argument.name}'", argument.value))
+        inputs = [
+            (f"input '{argument.name}'", argument.value)
+            for argument in signature(self.program)
+        ]
         faults = [
             *compare_declared("input", declared.inputs, inputs, self.program),
             *compare_declared(
@@ -284,9 +285,8 @@ class MethodValidator(MethodCalls):
         # State that survives reopening the package shows only the second time.
         starts += [(number, f"{origin}, again") for number, origin in starts[:1]]
         for number, name in starts:
-            following = []
-            for step in range(self.settings.steps):
-                following.append(sets[(number + step) % len(sets)])
+            steps = range(number, number + self.settings.steps)
+            following = [sets[step % len(sets)] for step in steps]
             call = partial(self.run_in_sequence, following, name)
             self._queue(sets[number]).append((name, call))
 

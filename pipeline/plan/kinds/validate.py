@@ -99,10 +99,11 @@ class ValidateInputs:
 
         Traces in archives also name lines, of files that aren't here.
         """
-        archives = {}
-        for source in self.sources.values():
-            if not source.exported:
-                archives[source.archive.name] = source.content
+        archives = {
+            source.archive.name: source.content
+            for source in self.sources.values()
+            if not source.exported
+        }
         return {**archives, **self.quotable}
 
     def renewed(self, workspace: Workspace) -> ValidateInputs:
