@@ -135,13 +135,8 @@ class CallJudge:
         """
         inputs, run = call.inputs, call.run
         runs = references.run_rounded(inputs, call.as_it_lies, run.step)
-        # Methods with state must see all calls; limits of the config are compared with the noise;
-        # the errors of other devices are unknown.
-        may_stop = (
-            self.held_to.derived
-            and not references.source.state
-            and not self.for_devices
-        )
+        # Limits of the config are compared with the noise; the errors of other devices are unknown.
+        may_stop = self.held_to.derived and not self.for_devices
         rounded: list[Any] = []
         while True:
             by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -16,6 +17,8 @@ from pipeline.validate.default_limits import RUNS
 # similar numbers (the 24 bits of a float32 are the low ones of mt19937).
 _OTHER_SEEDS = 1_000_003
 
+Call = tuple[str, InputSet, bool, int]  # the arguments of `Lane.postpone`
+
 
 class Lane:
     """Programs of methods that share state, called in sequence from the initial state.
@@ -28,17 +31,47 @@ class Lane:
     def __init__(self, name: str, sources: Mapping[str, Source]) -> None:
         self.name = name
         self.sources = sources
+        self.has_state = any(source.state for source in sources.values())
+        self._postponed: list[Call] = []
 
-    def run(
+    def postpone(
         self, method: str, inputs: InputSet, as_it_lies: bool = False, seed: int = 0
+    ) -> None:
+        """Postpone a call until its outputs are needed, or its effect on those of a later call.
+
+        Args:
+            seed: for values that are rounded at random.
+        """
+        if not self.has_state:
+            self._postponed.clear()
+        self._postponed.append((method, inputs, as_it_lies, seed))
+
+    def run(self, *call: Any) -> list[Any]:
+        """Make a call (`postpone`), and return its outputs."""
+        self.postpone(*call)
+        return self.run_postponed()
+
+    def run_postponed(self) -> list[Any]:
+        """Make the postponed calls, and return the outputs of the last one."""
+        self._catch_up()
+        return self._make(*self._postponed.pop())
+
+    def _catch_up(self) -> None:
+        """Make the postponed calls before the last one, for the state that they leave."""
+        while len(self._postponed) > 1:
+            with suppress(Exception):  # it may fail, and still change the state
+                self._make(*self._postponed.pop(0))
+
+    def _make(
+        self, method: str, inputs: InputSet, as_it_lies: bool, seed: int
     ) -> list[Any]:
-        """Return the outputs of a method; `seed` is for values that are rounded at random."""
         source = self.sources[method]
         source.reseed(seed)
         return source.run(inputs, as_it_lies)
 
     def reset(self) -> None:
         """Restore the initial state."""
+        self._postponed.clear()
         for source in self.sources.values():
             source.reset()
 
@@ -125,19 +158,19 @@ class References:
         """
         if self._quantized is None:
             return None
-        return self._try(self._quantized, inputs, as_it_lies)
+        self._quantized.postpone(self._method, inputs, as_it_lies)
+        return _try(self._quantized)
 
     def run_rounded(
         self, inputs: InputSet, as_it_lies: bool = False, step: int = 0
     ) -> Iterator[list[Any]]:
-        """Yield the outputs of runs with rounded values, without runs that fail.
+        """Return the outputs of runs with rounded values, without runs that fail.
 
-        Each run is made when it is asked for.
+        Each run is made when it is asked for, or before a later one if it changes the state.
         """
         for number, lane in enumerate(self._rounded):
-            outputs = self._try(lane, inputs, as_it_lies, number + RUNS * step)
-            if outputs is not None:
-                yield outputs
+            lane.postpone(self._method, inputs, as_it_lies, number + RUNS * step)
+        return filter(None, map(_try, self._rounded))
 
     def run_rounded_again(
         self, inputs: InputSet, as_it_lies: bool, runs: int
@@ -148,10 +181,9 @@ class References:
             all_outputs += self.run_rounded(inputs, as_it_lies, _OTHER_SEEDS * number)
         return all_outputs
 
-    def _try(
-        self, lane: Lane, inputs: InputSet, as_it_lies: bool, seed: int = 0
-    ) -> list[Any] | None:
-        try:
-            return lane.run(self._method, inputs, as_it_lies, seed)
-        except Exception:  # rounded values may make an operator raise anything
-            return None
+
+def _try(lane: Lane) -> list[Any] | None:
+    try:
+        return lane.run_postponed()
+    except Exception:  # rounded values may make an operator raise anything
+        return None

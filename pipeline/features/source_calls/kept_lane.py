@@ -1,14 +1,13 @@
 """A lane that skips calls whose outputs are in the store.
 
-The outputs of a call depend on all calls since the initial state. If a call's outputs aren't
-stored, the earlier calls that were skipped are made first.
+The outputs of a call depend on all calls since the initial state. If a call's outputs are stored,
+it stays postponed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,11 +21,10 @@ from pipeline.program.inputs import InputSet
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
-from pipeline.validate.references import Lane
+from pipeline.validate.references import Call, Lane
 
 # Seconds; storing the outputs of a shorter call takes longer than repeating the call.
 _LEAST_SECONDS = 0.02
-Call = tuple[str, InputSet, bool, int]  # the arguments of `Lane.run`
 
 
 class CallResults:
@@ -87,35 +85,32 @@ class KeptLane(Lane):
         self._identities = identities
         self._results = results
         self._bodies = {method: Bodies(source) for method, source in sources.items()}
-        self._has_state = any(source.state for source in sources.values())
         self._calls: list[Call] = []
-        self._is_behind = False
 
     def reset(self) -> None:
         self._calls = []
-        self._is_behind = False
         super().reset()
 
-    def run(
+    def postpone(
         self, method: str, inputs: InputSet, as_it_lies: bool = False, seed: int = 0
-    ) -> list[Any]:
-        if not self._has_state:
+    ) -> None:
+        if not self.has_state:
             self._calls = []
-            self._is_behind = False
         self._calls.append((method, inputs, as_it_lies, seed))
+        super().postpone(method, inputs, as_it_lies, seed)
+
+    def run_postponed(self) -> list[Any]:
         key = self._make_key()
-        bodies = self._bodies[method]
+        bodies = self._bodies[self._calls[-1][0]]
         stored = self._results.find(key) if key else None
         if stored is not None and bodies.can_report(stored[1]):
             outputs, ran = stored
-            self._is_behind = True
             bodies.report(ran)
             return outputs
-        if self._is_behind:
-            self._catch_up()
+        self._catch_up()
         started = time.perf_counter()
         with bodies.recording() as running_bodies:
-            outputs = super().run(method, inputs, as_it_lies, seed)
+            outputs = super().run_postponed()
         if key and time.perf_counter() - started >= _LEAST_SECONDS:
             self._results.add(key, outputs, [*running_bodies])
         return outputs
@@ -128,11 +123,3 @@ class KeptLane(Lane):
                 return None
             calls.append((method, self._results.hash_inputs(inputs), seed))
         return source_call_key(self.name, self._identities, calls)
-
-    def _catch_up(self) -> None:
-        """Make all calls before the last one, which restores the state that they leave."""
-        self._is_behind = False
-        super().reset()
-        for call in self._calls[:-1]:
-            with suppress(Exception):  # it failed before, too; only its state counts
-                super().run(*call)

@@ -96,6 +96,37 @@ def test_known_calls_are_not_made_and_the_next_goes_on(results, calls, kind, pro
     assert calls == []
 
 
+@pytest.mark.parametrize("keeps", [False, True], ids=["made", "kept"])
+def test_postponed_calls_are_made_once_before_a_call_that_needs_their_state(results, calls, keeps):
+    def new_lane():
+        return lane(results) if keeps else Lane("source", Source.with_common_state(PROGRAMS))
+
+    expected = outputs_of(new_lane(), [("count", inputs, 0) for inputs in SETS])
+    postponing = new_lane()
+    for _ in range(2):
+        calls.clear()
+        postponing.reset()
+        postponing.postpone("count", SETS[0])
+        postponing.postpone("count", SETS[1])
+        assert calls == []
+        (value,) = postponing.run("count", SETS[2])
+        assert torch.equal(value, expected[2])
+        postponing.postpone("count", SETS[3])
+        assert len(calls) == (0 if keeps else 3)  # all results are known
+        assert torch.equal(postponing.run_postponed()[0], expected[3])
+
+
+def test_values_are_not_rounded_if_no_verdict_needs_it_even_with_state(calls, tmp_path):
+    """The outputs of both methods are within their least limits, and move by more than these."""
+    pte = tmp_path / "count.pte"
+    pte.write_bytes(_packed(TOGETHER, {}).pte)
+    settings = ValidateConfig(steps=3, latency={"seconds": 0})
+    validation = validate_package(pte, (), TOGETHER, dict.fromkeys(TOGETHER, SETS), settings, {})
+    assert [method.verdict for method in validation.methods] == ["passed"] * 2
+    assert len(calls) > 20
+    assert calls.count(RoundedSource) < 8
+
+
 def test_another_program_or_history_is_another_call(results, calls):
     first, second = SETS[:2]
     lane(results).run("count", first)
@@ -121,7 +152,7 @@ def test_a_lost_or_damaged_blob_is_computed_again(results, calls, tmp_path):
 
 def test_views_as_they_lie_and_quick_calls_are_not_kept(results, calls, monkeypatch):
     for _ in range(2):
-        lane(results).run("count", SETS[0], as_it_lies=True)
+        lane(results).run("count", SETS[0], True)
     monkeypatch.setattr(kept_lane, "_LEAST_SECONDS", 60.0)
     for _ in range(2):
         lane(results).run("count", SETS[0])
