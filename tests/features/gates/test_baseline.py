@@ -253,6 +253,7 @@ def test_what_is_wrong_with_baselines_is_told(built):
     (folder / "pair.yaml").write_text("size: many\n")
     assert built.doit("validate") == 1
     assert "baselines/pair.yaml:1: size: is 'many', must be a whole number" in built.output
+    assert "validate:pair failed: " in built.output  # no stage: nothing was run
     assert json.loads(built.bytes_of("pair", "report.json"))["verdict"] == "failed"
     assert built.doit("baseline", "pear") == 1
     assert "no package 'pear'; did you mean 'pair'?" in built.output
