@@ -162,14 +162,16 @@ class RunRecord:
                     list(call_all("evict", Store(root), store.cap))
 
     def _sum_remote(self, plan: Plan) -> dict[str, Any]:
-        """Return the remote tier's counts, summed over all processes, and why it was given up."""
+        """Return the remote tier's counts, summed over all processes, and what went wrong there.
+
+        A process that gave the remote up says more about that than one that had a single error.
+        """
         if (remote := plan.workspace.store.remote) is None:
             return {}
-        total, problems = remote.counts, []
-        for counts, problem in filter(None, (report.remote for report in self.reports)):
+        total, problem = remote.counts, remote.problem
+        for counts, other in filter(None, (report.remote for report in self.reports)):
             total += counts
-            problems.append(problem)
-        problem = next(filter(None, [*problems, remote.problem]), "")
+            problem = max(problem, other, key=len)
         believes_all = remote.settings.believes_all
         return {**vars(total), "believes_all": believes_all, "problem": problem}
 

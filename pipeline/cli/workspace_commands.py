@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from json import dumps
 from pathlib import Path
 from typing import Any, TextIO
@@ -43,7 +43,7 @@ from pipeline.cli.run_options import (
 from pipeline.cli.runner import BatchRunner
 from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.moments import call_all, find_features, find_functions, load, show_error
-from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.errors import PipelineError, describe_error, did_you_mean
 from pipeline.store.visible import one_line
 
 _HELP = ("-h", "--help")
@@ -71,8 +71,9 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
     except CmdParseError as error:  # doit would print all options
-        text = str(error).partition(" (parsing")[0]
-        text = text.removeprefix("Error parsing Command: ")
+        text = (
+            str(error).partition(" (parsing")[0].removeprefix("Error parsing Command: ")
+        )
         raise InvalidCommand(show_error(f"{text}; see `doit help`")) from error
 
 
@@ -133,10 +134,9 @@ def make_commands(door: Any) -> dict[str, type[DoitCommand]]:
     commands = dict(getattr(door, "cmds", {}))
     for command in (*DoitMain.DOIT_CMDS, Run, List, Info, Forget, Clean, Help):
         commands[command.get_name()] = command
-    for name, verb in VERBS.items():
-        commands[name] = type(name, (Verb,), {"name": name, "verb": verb})
-    for name, verb in ANYWHERE.items():
-        commands[name] = type(name, (VerbAnywhere,), {"name": name, "verb": verb})
+    for name, verb in {**VERBS, **ANYWHERE}.items():
+        base = VerbAnywhere if name in ANYWHERE else Verb
+        commands[name] = type(name, (base,), {"name": name, "verb": verb})
     return commands
 
 
@@ -237,14 +237,16 @@ def _drop_dependencies(control: TaskControl) -> None:
             control.tasks[subtask].task_dep = []
 
 
-@contextmanager
-def _open_output(outfile: Any) -> Iterator[TextIO]:
-    """Yield the stream for `doit -o`, opening it if given a path."""
-    if isinstance(outfile, str):
-        with open(outfile, "w", encoding="utf-8") as stream:
-            yield stream
-    else:
-        yield outfile
+def _open_output(outfile: Any) -> AbstractContextManager[TextIO]:
+    """Return the stream for `doit -o`, opening it if given a path."""
+    if not isinstance(outfile, str):
+        return nullcontext(outfile)
+    try:
+        return open(outfile, "w", encoding="utf-8")
+    except OSError as error:
+        raise PipelineError(
+            f"-o {outfile}: can't be written: {error.strerror}"
+        ) from error
 
 
 class List(_States, cmd_list.List):  # type: ignore[misc]
@@ -364,17 +366,14 @@ class VerbAnywhere(Verb):
 
     def run(self, words: Sequence[str]) -> int:
         dodo = self.loader.dodo
-        status: int = _find_function(self.verb)(
-            words, dodo.parent if dodo else Path.cwd()
-        )
-        return status
+        root = dodo.parent if dodo else Path.cwd()
+        return int(_find_function(self.verb)(words, root))
 
 
 def run_verb(
     verb: Command, words: Sequence[str], flags: Mapping[str, bool | str]
 ) -> int:
     """Print the lines of a verb, or only its record with `--json`; return the exit status."""
-    function = _find_function(verb)
     as_json = flags.get("json")
     plan = tasks.current_plan()
     prefetch_exports(plan, plan.packages)
@@ -382,14 +381,17 @@ def run_verb(
         plan.trust_last_exports()
     try:
         check_command(plan.workspace, builds=verb.builds)
-        for line in function(plan, words, **flags):
+        for line in _find_function(verb)(plan, words, **flags):
             print(dumps(line) if as_json else one_line(line), flush=True)
-    except PipelineError as error:
-        text = f"{verb.name}: {show_error(str(error))}"
-        print(text, file=sys.stderr if as_json else None, flush=True)
-        return 1
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (PipelineError, OSError) as error:
+        print(
+            f"{verb.name}: {show_error(describe_error(error))}",
+            file=sys.stderr if as_json else None,
+            flush=True,
+        )
+        return 1
     finally:
         plan.remember()
     return 0

@@ -60,14 +60,20 @@ def export_status(plan: Plan, model: str) -> Status:
 
 def _why_unknown(plan: Plan, export: str, source: Digest) -> str:
     """Return why no run of an exporter with this content is known."""
-    exported = [
-        plan.workspace.state(p) for p in plan.packages if plan.export(p) == export
-    ]
-    if not any(exported):
+    sources = set[str]()  # "" for an export that was fetched with its package
+    for package in plan.packages:
+        if plan.export(package) == export and (state := plan.workspace.state(package)):
+            vouchers = state.get("link", {}).get("vouchers", ())
+            if mistrust := _describe_mistrust(plan, vouchers):
+                return mistrust
+            sources.add(state.get("exporter", ""))
+    if not sources:
         return "not exported yet"
-    if any(state.get("exporter") == source for state in exported):
-        return "the store no longer has its list of inputs"
-    return f"{plan.models.source(export).path.relative_to(plan.workspace.root)} changed"
+    lost = "the store no longer has its list of inputs"
+    if source in sources:
+        return lost
+    path = plan.models.source(export).path.relative_to(plan.workspace.root)
+    return f"{path} changed" if any(sources) else f"{path} changed, or {lost}"
 
 
 def _first(reasons: Sequence[str]) -> str:
@@ -171,13 +177,10 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
 
 
 def _waiting(plan: Plan, package: str) -> Status:
-    waits = [member for member in plan.linked_from(package) if plan.waits(member)]
-    export = plan.export(waits[0] if waits else package)
+    member = next(filter(plan.waits, plan.linked_from(package)), package)
+    export = plan.export(member)
     assert export is not None
-    if not waits or waits[0] == package:
-        owner = ""
-    else:
-        owner = f", of {waits[0]} in its family,"
+    owner = "" if member == package else f", of {member} in its family,"
     why = export_status(plan, export).reason
     return Status("waiting", f"model {export}{owner} must be exported first: {why}")
 
@@ -195,15 +198,14 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
 
 def _describe_mistrust(plan: Plan, vouchers: Sequence[str]) -> str:
     """Return why the vouchers of a package are no longer all trusted, or "" if they are."""
-    doubtful = [
-        voucher for voucher in vouchers if not plan.workspace.store.trusts([voucher])
-    ]
-    if ANYONE in doubtful:
-        return "it was built while unsigned results of a remote were trusted"
-    if doubtful:
+    for voucher in vouchers:
+        if plan.workspace.store.trusts([voucher]):
+            continue
+        if voucher == ANYONE:
+            return "it was built while unsigned results of a remote were trusted"
         return (
             "it may contain results signed by a key that is no longer trusted "
-            f"({doubtful[0][:12]})"
+            f"({voucher[:12]})"
         )
     return ""
 
@@ -237,10 +239,10 @@ def _changes(
     """Describe what changed since the `previous` action; `key` is its key, if known."""
     if previous is None:
         return f"never {verb} in this workspace"
-    if key is None and (old := plan.workspace.store.get(previous)) is not None:
-        key = old.key
     if key is None:
-        return "its inputs are no longer in the store"
+        if (old := plan.workspace.store.get(previous)) is None:
+            return "its inputs are no longer in the store"
+        key = old.key
     return _first(list(describe_changes(plan, key, action))) or "its key changed"
 
 
@@ -251,9 +253,7 @@ def describe_changes(
 
     def find_parts(program: Digest) -> Mapping[str, Any] | None:
         entry = plan.workspace.store.get_by_key(keys.program_key(program))
-        if entry:
-            return entry.result
-        return None
+        return entry and entry.result
 
     planned: dict[Digest, Mapping[str, Any]] = {}
     if action.kind == "compile":

@@ -68,7 +68,7 @@ class RemoteTier(Protocol):
 
     Attributes:
         counts: the counts of this process, or of the action that it runs.
-        problem: one line on why the remote was given up, or "".
+        problem: one line on why the remote was given up, or on its first error, or "".
     """
 
     counts: RemoteCounts

@@ -133,6 +133,7 @@ def test_verdicts_that_nothing_gives_are_refused_by_the_name_of_the_option():
             "diff: --fail-on takes a value; usage: doit diff [--markdown] [--fail-on ",
         ),
         ("diff --fail=x", "diff: no option '--fail=x'; did you mean '--fail-on'?"),
+        ("-o . pair", "ERROR: -o .: can't be written: Is a directory [PTE704]"),
         ("explain pair --all", "explain: no option '--all'; known: --json; usage: doit explain "),
     ],
 )

@@ -453,6 +453,11 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
         (b"a:\n  b: 1\n c: 2\n", "3: is indented differently from the lines above it; align"),
         (b"a:\n  - 1\n - 2\n", "3: is indented differently from the lines above it; align"),
         (b"a: [1] x\n", "1: is not valid YAML: while parsing a block mapping, did not find"),
+        (
+            b"a:\n  <<<<<<< HEAD\n<<<<<<< HEAD\n  b: 1\n=======\n  b: 2\n>>>>>>> main\n",
+            "3: contains a merge conflict; keep the right lines, and remove the markers <<<<<<<, "
+            "======= and >>>>>>>",
+        ),
         (b"a: 'x\nb: 1\n", "1: has a quote that is not closed; close it, or remove it"),
         (b"f: g\n  h: i\n", "2: is not valid YAML: mapping values are not allowed"),
         (b"model: [a\n", "2: is not valid YAML: "),

@@ -131,6 +131,11 @@ def test_a_validation_that_failed_without_a_report_is_not_described_by_an_earlie
     assert "its process was killed" in text and "too large" not in text
     cases = (space.build / "junit.xml").read_text()
     assert 'failures="1"' in cases and 'name="validated"' in cases
+    if report:  # its own reports don't say that it passed, either
+        assert read_report(space, "pack")["verdict"] == "failed"
+        pages = [(space.package("pack") / name).read_text() for name in ("junit.xml", "report.md")]
+        assert all("its process was killed" in page for page in pages)
+        assert 'failures="1"' in pages[0] and "# pack: FAILED" in pages[1]
 
 
 def test_rendering_again_leaves_the_recorded_files_current(tmp_path):

@@ -220,6 +220,10 @@ def test_a_package_of_a_revoked_key_is_built_again(victim):
     assert forged.checkout.output.startswith("up to date")
     _, public = write_keys(forged.folder / "other")
     other = {**forged.environment, "PTE_PIPELINE_TRUSTED_KEYS": str(public)}
+    assert forged.checkout.doit("plan", "pair", **other) == 0
+    export, *_, remote, _ = forged.checkout.output.splitlines()
+    assert "a key that is no longer trusted" in export and "changed" not in export
+    assert remote.startswith("remote: ") and "without a trusted signature, ignored" in remote
     assert forged.checkout.doit("lower:pair", **other) == 0, forged.checkout.output
     (link,) = (each for each in forged.checkout.actions() if each["kind"] == "link")
     assert link["outcome"] == "built" and "a key that is no longer trusted" in link["reason"]

@@ -46,6 +46,10 @@ def run(
         raise PipelineError(f"{fault}; {known}")
     if len(words) != 1:
         raise PipelineError("name one package: doit call-sites vision --language cpp")
+    # doit changes to the workspace's folder, but `--out` is relative to the user's.
+    path = Path(loader.initial_workdir or plan.workspace.root) / out
+    if out and path.is_dir():  # which writing would replace
+        raise PipelineError(f"--out {out}: is a folder; name a file")
     (package,) = known_packages(plan, words)
     plan.check(package)
     lowered = link_status(plan, package)
@@ -59,8 +63,6 @@ def run(
     if not out:
         yield from lines
         return
-    # doit changes to the workspace's folder, but `--out` is relative to the user's.
-    path = Path(loader.initial_workdir or plan.workspace.root) / out
     try:
         write_atomically(path, ("\n".join(lines) + "\n").encode())
     except OSError as error:

@@ -1,7 +1,7 @@
 """Hints about what a mistake in a config was meant to be.
 
 misplaced  the section to which a key belongs
-syntax     tabs, wrong indentation, open quotes, and keys without their colons
+syntax     merge conflicts, tabs, wrong indentation, open quotes, and keys without their colons
 """
 
 from __future__ import annotations

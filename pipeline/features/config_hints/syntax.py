@@ -1,6 +1,7 @@
 """Explains mistakes in YAML that libyaml reports vaguely, or in another line than they are in.
 
-These are tabs, wrong indentation, quotes that aren't closed, and keys without their colons.
+These are merge conflicts, tabs, wrong indentation, quotes that aren't closed, and keys without
+their colons.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import yaml
 from pipeline.store.errors import shown
 
 _COLON = re.compile(r":(?:\s|$)")
+_CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)  # a line that Git writes
 _NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
@@ -20,6 +22,12 @@ def explain_syntax(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str, st
 
     For a mistake that it doesn't recognize, the number is 0 and the strings are empty.
     """
+    if conflict := _CONFLICT.search(text):
+        number = text.count("\n", 0, conflict.start()) + 1
+        remedy = (
+            "keep the right lines, and remove the markers <<<<<<<, ======= and >>>>>>>"
+        )
+        return number, "contains a merge conflict", remedy
     mark = error.problem_mark or error.context_mark
     if mark and text[mark.index : mark.index + 1] == "\t":
         return mark.line + 1, "contains a tab", "indent YAML with spaces"

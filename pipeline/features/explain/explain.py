@@ -9,6 +9,7 @@ from pipeline.cli.grammar import Target, find_targets
 from pipeline.features.explain.plan import (
     VERDICTS,
     describe_action,
+    describe_trouble,
     expected,
     expected_action,
     foresee_links,
@@ -16,6 +17,7 @@ from pipeline.features.explain.plan import (
 )
 from pipeline.moments import call_all, earlier_keys
 from pipeline.plan.actions import Action, unit_name
+from pipeline.plan.kinds.export import reads_key
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status, describe_changes
@@ -64,6 +66,8 @@ def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[Any]:
             yield from _describe(explained)
     if json:
         yield {"format": 1, "actions": actions, "last_run": None}
+    else:
+        yield from describe_trouble(plan.workspace.store)
     if mistake is not None:
         raise mistake
 
@@ -205,12 +209,20 @@ def _explain_action(
         if plan.workspace.state(task.name):
             lack = "the store no longer has the last build"
         record["reason"] += f"; {lack} to compare with"
+    elif task.kind == "export" and not _is_followed(plan, action):
+        pass  # what it reads is a guess, so it can't be compared
     elif changes := list(describe_changes(plan, old, action)):
         record |= {"since": since, "changes": changes}
     if task.kind == "compile" and status.state == "stale":
         sentences = call_all("explain_compile", action, plan.workspace)
         record["remarks"] = list(filter(None, sentences))
     return record
+
+
+def _is_followed(plan: Plan, export: Action) -> bool:
+    """Return whether the store knows what an exporter with this content reads."""
+    key = reads_key(export.model, export.key["source"])
+    return plan.workspace.store.get_by_key(key) is not None
 
 
 def _nearest_key(

@@ -26,6 +26,7 @@ from pipeline.store.errors import (
     listed,
     plural,
 )
+from pipeline.store.store import Store
 
 VERDICTS = {
     "up-to-date": "current",
@@ -240,6 +241,7 @@ def preview(
     notes = list(table.notes)
     if table.rows or faulty:
         notes[:0] = filter(None, call_all("describe_outdated"))
+    notes += describe_trouble(plan.workspace.store)
     remarks = find_remarks(plan) if has_remarks and not faulty else ()
     warnings = [show_error(str(remark), "warning") for remark in remarks]
     if json:
@@ -260,6 +262,20 @@ def preview(
         raise PipelineError(
             f"{plural(len(faulty), 'package')} with mistakes: {listed(faulty, 10)}"
         )
+
+
+def describe_trouble(store: Store) -> Iterator[str]:
+    """Yield the remote's counts if it failed, or sent something that was refused.
+
+    Its results then count as missing.
+    """
+    if (remote := store.remote) is None:
+        return
+    counts = remote.counts
+    if remote.problem or counts.unsigned or counts.corrupt or counts.errors:
+        believes_all = remote.settings.believes_all
+        use = {**vars(counts), "believes_all": believes_all, "problem": remote.problem}
+        yield remote.describe(use)
 
 
 _Row = tuple[str, str, str, str]

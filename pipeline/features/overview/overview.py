@@ -12,8 +12,14 @@ from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.failures import describe_failed
 from pipeline.report.packages import Entry
 from pipeline.report.records import read_drops
-from pipeline.report.render import read_report, render_all, write_rendered
-from pipeline.store.files import read_record
+from pipeline.report.render import (
+    read_report,
+    render_all,
+    write_rendered,
+    write_reports,
+)
+from pipeline.store.digest import hash_bytes
+from pipeline.store.files import REPORT, read_record, record_bytes, write_atomically
 from pipeline.store.forms import check_of
 from pipeline.store.workspace import Workspace
 
@@ -56,6 +62,8 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
             continue
         report = read_report(workspace, package)
         if error := _validation_error(package, actions, report):
+            if report is not None:
+                _mark_failed(workspace, package, report, error)
             entries.append(Entry(package, None, error))
             continue
         drops = read_drops(workspace, package)
@@ -82,6 +90,24 @@ def _validation_error(
         if not reported or not action["error"].startswith(reported):
             return f"validate {package}: {action['error']}"
     return ""
+
+
+def _mark_failed(
+    workspace: Workspace, package: str, report: dict[str, Any], error: str
+) -> None:
+    """Make the reports of an earlier validation say that the last one failed, and why.
+
+    They keep their figures, with which `doit baseline` replaces a baseline that has mistakes.
+    """
+    report |= {"ok": False, "verdict": "failed", "failures": [error], "codes": [""]}
+    content = record_bytes(report)
+    write_atomically(workspace.package(package) / REPORT, content, workspace.build)
+    state = workspace.state(package)
+    if record := state.get("validate"):
+        record |= {"ok": False, "verdict": "failed"}  # so that it is repeated
+        record["files"][REPORT] = hash_bytes(content)
+        workspace.write_state(package, state)
+    write_reports(workspace, package)
 
 
 def _build_error(package: str, actions: Sequence[Json]) -> str:

@@ -16,7 +16,12 @@ from pipeline.features.publish.release import CARD
 from pipeline.features.publish.upload import INDEX, open_address
 from pipeline.moments import show_error
 from pipeline.store.digest import hash_file
-from pipeline.store.errors import PipelineError, did_you_mean, listed
+from pipeline.store.errors import (
+    PipelineError,
+    describe_error,
+    did_you_mean,
+    listed,
+)
 from pipeline.store.files import replacing
 
 Json = Mapping[str, Any]
@@ -35,8 +40,8 @@ def run(words: Sequence[str], root: Path) -> int:
     address, target, model, folder = [*words, *("", ".")[len(words) - 2 :]]
     try:
         print(fetch_package(address, target, model, Path(folder), root))
-    except PipelineError as error:
-        print(f"fetch: {show_error(str(error))}", file=sys.stderr)
+    except (PipelineError, OSError) as error:
+        print(f"fetch: {show_error(describe_error(error))}", file=sys.stderr)
         return 1
     return 0
 

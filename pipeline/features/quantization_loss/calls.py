@@ -113,20 +113,25 @@ class FloatComparison:
             self._note_noise(errors, calls)
             self._note_inputs(call.inputs)
         config_limits = self._calls.held_to.of_config(call.inputs, call.expected)
+        limits: list[Limits] = []
+        of_movement: list[Limits] = []
+        for place, output_limits in enumerate(config_limits):
+            # Agreement holds over all examples together.
+            set_limits = {**dict(output_limits), "min_agreement": None}
+            if place in self._labels:
+                unfit = set_limits.keys() - {*OF_LABELS}
+                set_limits |= dict.fromkeys(unfit)
+            applied = OutputLimits(**set_limits, integers=True)
+            limits.append(OutputLimits(integers=True) if generated else applied)
+            # The judge finds a `min_agreement` that could not fail for integers.
+            is_limited = output_limits.min_agreement is None and any(
+                limit is not None for limit in set_limits.values()
+            )
+            of_movement.append(applied if is_limited else output_limits)
         # Extreme inputs move outputs by more than any limit, which shows nothing.
         if not call.run.case:
             for movement in self._movement:
-                movement.add(call.expected, config_limits, call.inputs)
-        limits: list[Limits] = []
-        for place, output_limits in enumerate(config_limits):
-            if generated:
-                limits.append(OutputLimits(integers=True))
-            else:  # agreement holds over all examples together
-                set_limits = {**dict(output_limits), "min_agreement": None}
-                if place in self._labels:
-                    unfit = set_limits.keys() - {*OF_LABELS}
-                    set_limits |= dict.fromkeys(unfit)
-                limits.append(OutputLimits(**set_limits, integers=True))
+                movement.add(call.expected, of_movement, call.inputs)
         judged_run = replace(call.run, outputs=errors, limits=tuple(limits))
         if self.writers and not generated:
             self._runs_on_examples.append(judged_run)

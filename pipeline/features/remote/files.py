@@ -332,7 +332,7 @@ class RemoteFiles:
         if error is None:
             return future.result()
         if isinstance(error, TimeoutError):
-            error = TimeoutError(f"no answer within {timeout:g} s")
+            error = TimeoutError(f"no answer within {round(timeout, 1):g} s")
         raise translate_error(error) from error
 
 

@@ -113,7 +113,8 @@ class RemoteSettings:
 class Remote:
     """A remote, shared by all threads of one process.
 
-    `problem` says in one line why it was abandoned, or is empty.
+    `problem` says in one line why it was abandoned or, until then, what its first error was; it is
+    empty if nothing went wrong.
     """
 
     def __init__(self, settings: RemoteSettings) -> None:
@@ -386,6 +387,8 @@ class Remote:
             if error.denied:
                 why = f"{why}; {self._missing_rights}"
             self.problem = f"{self._files.shown}: {why}"
+        else:
+            self.problem = self.problem or f"{self._files.shown}: {error}"
 
     def _usable(self) -> bool:
         if self._keys is None and not self._given_up:

@@ -40,7 +40,8 @@ TUNE = Command(
     },
     "The section `tune` of a config names the alternatives. Variants are built in build/.tune, "
     "with the same workers and store as packages. An interrupted run continues where it stopped, "
-    "and a second run builds nothing. The results are in build/tune-<package>.html.",
+    "and a second run builds nothing. The results are in build/tune-<package>.html. "
+    "The exit status is 1 if no trial of a package meets all limits.",
     (
         ("doit tune vision", "print a table, and write a page with the trade-offs"),
         ("doit tune vision --write best", "write the best variant to its config"),

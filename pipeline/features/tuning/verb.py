@@ -93,6 +93,12 @@ def run(
         for place, search in enumerate(searches):
             trial = chosen[place] if chosen else _find_trial(search, write)
             yield write_choice(search.space, trial)
+    unmet = []
+    for search in searches:
+        if not find_front(search.trials, search.objectives):
+            unmet.append(search.space.package)
+    if unmet:
+        raise PipelineError(f"{listed(unmet, 10)}: no trial meets all limits")
 
 
 def _find_packages(

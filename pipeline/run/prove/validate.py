@@ -50,6 +50,7 @@ def validate(
         PipelineError: the package doesn't compute the same function as its programs, or fails a
             gate.
     """
+    stages.current = ""  # of a mistake in a baseline
     package, folder = str(action.package), workspace.package(str(action.package))
     key = action.key["measured"]
     # For this validation only: each file is hashed once, and again if it changed since.
@@ -58,9 +59,15 @@ def validate(
     judges = list(call_all("judge", action, workspace))
     manifest = read_manifest(workspace, package)
     made_of = {name: planned["program"] for name, planned in key["programs"].items()}
-    constants = action.inputs.config.constant_methods
     wrong = list(
-        check_integrity(folder, manifest, package, made_of, constants, file_digests)
+        check_integrity(
+            folder,
+            manifest,
+            package,
+            made_of,
+            action.inputs.config.constant_methods,
+            file_digests,
+        )
     )
     measured = None if always else find_measured(action, workspace)
     shown: dict[str, bytes] = {}

@@ -8,6 +8,7 @@ from pipeline.features.call_sites import LANGUAGES
 from pipeline.features.call_sites.names import camel, pascal, snake, unique
 from pipeline.features.call_sites.verb import render, run
 from pipeline.store.errors import PipelineError
+from tests.support.bench import bench_of
 
 
 def tensor(name, *sizes, dtype="float32", **more):
@@ -170,3 +171,10 @@ def test_identifiers():
 def test_command_lines_that_make_no_sense(words, language, line):
     with pytest.raises(PipelineError, match=line):
         list(run(None, words, language))
+
+
+def test_a_folder_is_not_replaced_by_call_sites(tmp_path):
+    bench = bench_of("pair", tmp_path)
+    assert bench.doit("call-sites", "pair", "--language", "cpp", "--out", "models") == 1
+    assert bench.output == "call-sites: --out models: is a folder; name a file [PTE712]\n"
+    assert (bench.root / "models" / "pair.py").is_file()

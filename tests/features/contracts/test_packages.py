@@ -100,6 +100,13 @@ def test_the_runtime_of_this_machine_holds_it(built):
     assert built.doit() == 0 and built.output.startswith("up to date"), built.output
     assert built.doit("contract", "--of-runtime", "phone") == 0  # anew
     assert built.doit() == 0 and built.output.startswith("up to date"), built.output
+    targets = built.root / "targets"
+    moved = targets.rename(built.root / "moved")
+    targets.touch()
+    assert built.doit("contract", "--of-runtime", "phone") == 1
+    assert "/targets: File exists" in built.output and "Traceback" not in built.output
+    targets.unlink()
+    moved.rename(targets)
 
 
 def test_mistakes_in_targets_are_told_before_anything_is_built(built):

@@ -111,6 +111,18 @@ def test_file_is_named(built):
     assert "  - models/_parts.py changed" in built.output.splitlines()
 
 
+def test_changed_exporter_is_the_only_reason(built):
+    """What its new content reads is unknown, so no differences in that are listed."""
+    built.edit("models/pair.py", "- 1.0", "- 2.0")
+    assert built.doit("explain", "pair") == 0
+    shown = built.output.splitlines()
+    assert shown[:3] == [
+        "export pair: to do",
+        "  models/pair.py changed",
+        "compile pair/encode: waits",
+    ]
+
+
 @pytest.mark.slow
 def test_tensor_and_module_are_named(built):
     built.edit("models/pair.py", "manual_seed(0)", "manual_seed(1)")

@@ -1,5 +1,7 @@
 """Baselines: short texts that someone accepted, read strictly, and equal for equal packages."""
 
+import json
+
 import pytest
 
 from pipeline.features.gates import accept
@@ -251,6 +253,8 @@ def test_what_is_wrong_with_baselines_is_told(built):
     (folder / "pair.yaml").write_text("size: many\n")
     assert built.doit("validate") == 1
     assert "baselines/pair.yaml:1: size: is 'many', must be a whole number" in built.output
+    assert "validate:pair failed: " in built.output  # no stage: nothing was run
+    assert json.loads(built.bytes_of("pair", "report.json"))["verdict"] == "failed"
     assert built.doit("baseline", "pear") == 1
     assert "no package 'pear'; did you mean 'pair'?" in built.output
     built.edit("partition_configs/pair.yaml", "model:", "validate: {inputs: 1}\nmodel:")

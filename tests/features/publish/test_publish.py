@@ -12,6 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from pipeline.features.publish import fetch
 from pipeline.features.publish import release as release_module
 from pipeline.features.publish.fetch import fetch_package
 from pipeline.features.publish.index import find_best, read_index, write_index
@@ -245,7 +246,7 @@ def test_an_index_that_is_not_ours(tmp_path):
             read_index(files)
 
 
-def test_fetching_what_is_not_there(tmp_path):
+def test_fetching_what_is_not_there(tmp_path, capsys):
     address = (tmp_path / "hub").as_uri()
     files = open_address(address, tmp_path)
     with pytest.raises(PipelineError, match=r"/hub: has no packages\.json with packages; check"):
@@ -259,6 +260,10 @@ def test_fetching_what_is_not_there(tmp_path):
         with pytest.raises(PipelineError, match=line):
             fetch_package(address, *words, folder=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"hub"}
+    (tmp_path / "file").touch()
+    assert fetch.run([address, "android-arm64", "vision", str(tmp_path / "file")], tmp_path) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fetch: {tmp_path}/file/") and ": Not a directory" in line
 
 
 def test_a_damaged_file_is_not_kept(tmp_path):

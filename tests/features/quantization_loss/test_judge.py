@@ -337,6 +337,15 @@ def test_an_agreement_that_could_not_fail_is_not_judged():
     assert method.quantization["reason"].startswith("its limits could not fail for output")
 
 
+@pytest.mark.parametrize("limit", [{"atol": 1.0}, {"max_mean_abs": 1.0}, {"max_p999_abs": 1.0}])
+def test_a_distance_that_no_mask_exceeds_is_not_judged(limit):
+    for limits, verdict in ((limit, "not judged"), (dict.fromkeys(limit, 1e-3), "failed")):
+        (method,) = chosen(CHOICES["mask"], **limits).methods
+        assert method.quantization["verdict"] == verdict
+        could_not_fail = "its limits could not fail for output" in method.quantization["reason"]
+        assert could_not_fail == (verdict == "not judged")
+
+
 def test_the_reason_says_that_all_examples_are_equal():
     (equal,) = validated(Rounded(4), Rounded(4), sets(1.0, 1.0), min_sqnr=5).methods
     assert "on examples (2 calls, all on equal inputs): SQNR" in equal.quantization["reason"]

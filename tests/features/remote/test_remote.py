@@ -500,7 +500,7 @@ def test_server_that_does_not_serve_is_given_up(answer, blob_file):
         started = time.monotonic()
         assert fetched(user) is None
         assert user.fetch_result(ACTION) is None
-        assert user.problem == ""
+        assert "s3://bucket: " in user.problem and "given up" not in user.problem
         user.push_blob(BLOB, blob_file)
         assert "s3://bucket: given up after 3 errors in a row: " in user.problem
         assert "\n" not in user.problem
@@ -619,7 +619,7 @@ def test_an_answer_ends_a_row_of_errors():
         CancelledFileSystem.error = OSError() if broken else FileNotFoundError()
         assert fetched(reader, digest.hash_bytes(b"%d" % number)) is None
     assert counted(reader) == {"errors": 6, "misses": 3}
-    assert reader.problem == ""
+    assert reader.problem == "cancelled://cache: OSError:"  # the first error, without giving up
 
 
 @pytest.mark.parametrize("broken", [(LocalFileOpener, "write"), (LocalFileSystem, "mv")])

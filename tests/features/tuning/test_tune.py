@@ -149,8 +149,13 @@ def test_variants_are_built_once_and_the_best_is_written(tmp_path):
     page = (bench.root / "build" / "tune-one.html").read_text()
     assert page.count("<circle") == 3 and "doit tune one --write best" in page
 
-    # Another limit builds nothing: the first trial has been lowered, and breaks it.
-    path.write_text(path.read_text() + "  limits: {max_planned_memory: 40B}\n")
+    # Another limit builds nothing: the trials have been lowered, and break it.
+    tuned = path.read_text()
+    path.write_text(tuned + "  limits: {max_size: 1B}\n")
+    assert bench.doit("tune", "one", PTE_PIPELINE_JOBS="1") == 1
+    assert "0 methods compiled in" in bench.output
+    assert "\ntune: one: no trial meets all limits [" in bench.output
+    path.write_text(tuned + "  limits: {max_planned_memory: 40B}\n")
     before = path.read_text()
     assert bench.doit("tune", "--write", "best", PTE_PIPELINE_JOBS="1") == 0, bench.output
     assert "0 methods compiled in" in bench.output
