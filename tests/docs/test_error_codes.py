@@ -133,6 +133,11 @@ def test_mistakes_in_recorded_outputs_have_one_code(tmp_path):
         assert find_code(f"partition_configs/heads.yaml:1: model: {mistake}; {hint}") == "PTE209"
 
 
+@pytest.mark.parametrize("library", ["s3fs: pip install 's3fs'", "pip install 'x'", "a package: x"])
+def test_a_missing_library_of_a_remote_has_one_code(library):
+    assert find_code(f"remote https://host/x: https:// needs {library}") == "PTE611"
+
+
 def test_the_code_is_at_the_end_of_each_line(monkeypatch):
     two = (
         "a.yaml: model: no model 'x'; did you mean 'y'? known: y\n"
