@@ -97,7 +97,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
-        where = ": ".join(part for part in (place, self.path) if part)
+        where = ": ".join(filter(None, (place, self.path)))
         return one_line(
             f"{where}: {self.what}" + (f"; {self.known}" if self.known else "")
         )
@@ -127,11 +127,11 @@ def find_widespread(
     for package, problems in package_to_problems.items():
         for problem in problems:
             cause_to_packages.setdefault(problem.cause, {})[package] = None
-    widespread = {}
-    for cause, packages in cause_to_packages.items():
-        if len(packages) > _MOST_ALIKE:
-            widespread[cause] = list(packages)
-    return widespread
+    return {
+        cause: list(packages)
+        for cause, packages in cause_to_packages.items()
+        if len(packages) > _MOST_ALIKE
+    }
 
 
 def format_new_problems(
@@ -150,15 +150,15 @@ def format_new_problems(
     repeats: Counter[tuple[str, str]] = Counter()
     for problem in problems:
         if packages := widespread.get(problem.cause):
-            if reported.setdefault(problem.cause, package) == package:
+            if problem.cause not in reported:
+                reported[problem.cause] = package
                 others = [name for name in packages if name != package]
                 yield one_line(f"{problem}; also in {listed(others, _MOST_ALIKE)}")
-            continue
-        first = reported.setdefault(problem, package)
-        if first == package:
+        elif problem not in reported:
+            reported[problem] = package
             yield str(problem)
-        else:
-            repeats[problem.file, first] += 1
+        elif reported[problem] != package:
+            repeats[problem.file, reported[problem]] += 1
     for (file, first), number in repeats.items():
         yield one_line(f"{file}: {plural(number, 'mistake')} reported for {first}")
 

@@ -217,6 +217,7 @@ def test_a_mistake_of_a_base_is_reported_of_its_place_there(write):
     assert ", extends, defaults, matrix, package" in problems(found, "a")[0]
     already: dict[Problem, str] = {}
     assert len(list(format_new_problems(found.problems["a"], "a", already))) == 4
+    assert list(format_new_problems(found.problems["a"], "a", already)) == []  # another method
     (line,) = format_new_problems(found.problems["b"], "b", already)
     assert line.endswith("_base.yaml: 4 mistakes reported for a")
 
@@ -230,6 +231,7 @@ def test_what_is_wrong_in_many_configs_is_told_once(write):
     lines = []
     for name, wrong in packages.items():
         lines += format_new_problems(wrong, name, reported, widespread)
+        lines += format_new_problems(wrong, name, reported, widespread)  # for another method
     (line,) = [line for line in lines if "extends" in line]
     assert "p0.yaml:1: extends: no config '_gone'; known: p0, p1, " in line
     assert line.endswith("; also in p1, p2, p3 and 56 more")

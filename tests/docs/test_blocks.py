@@ -6,6 +6,7 @@ contain nothing unchecked. `test_blocks_run.py` builds the configs and runs the 
 
 import fnmatch
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from tests.docs.block_checks import (
     check_shell,
     check_toml,
 )
-from tests.docs.blocks import ALL, Block, read_blocks, split_blocks, write_configs
+from tests.docs.blocks import ALL, PAGES, Block, read_blocks, split_blocks, write_configs
 from tests.support.bench import REPOSITORY
 from tests.support.configs import read_configs
 
@@ -231,7 +232,30 @@ def test_a_page_that_begins_with_an_installation_takes_torch_for_cpus(page):
     assert "https://download.pytorch.org/whl/cpu" in index
 
 
+_INLINE = re.compile(r"(?<!`)`(?:doit|pte) ([^`]+)`(?!`)")
+_EVERYWHERE = {"--help", "-h", "--version"}
+
+
+def check_inline_commands(text: str) -> None:
+    """Check that the commands in a page's sentences and their options exist."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for command in _INLINE.findall(prose):
+        check_doit([word for word in shlex.split(command) if word not in _EVERYWHERE])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_sentences_exist(page):
+    check_inline_commands((REPOSITORY / page).read_text(encoding="utf-8"))
+
+
 # The checks can fail
+
+
+def test_a_wrong_command_in_a_sentence_is_seen():
+    check_inline_commands("Run `doit diff\nmain --markdown`, or `doit --help`.")
+    for command in ("doit dif main --markdown", "doit diff main --markdwon"):
+        with pytest.raises(AssertionError, match="has no option"):
+            check_inline_commands(f"Run `{command}`.")
 
 
 def block_of(language, text, page="docs/x.md"):

@@ -16,7 +16,10 @@ from pipeline.features.help.error_codes import (
     read_groups,
     show_error,
 )
+from pipeline.plan.golden import find_golden_mistakes
 from pipeline.store.errors import PipelineError, SourceError
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 from tests.support.bench import REPOSITORY
 from tests.support.error_entries import find_problems, make_workspace
 from tests.support.error_records import is_like
@@ -115,6 +118,24 @@ def test_a_code_has_a_page():
         line = f"no error has the code {code}; did you mean {near}?"
         with pytest.raises(PipelineError, match=re.escape(line)):
             describe_code(code)
+
+
+def test_mistakes_in_recorded_outputs_have_one_code(tmp_path):
+    """Their texts are in variables, so `tools.reference` doesn't find them."""
+    folder = tmp_path / "golden" / "heads"
+    folder.mkdir(parents=True)
+    for name in ("a.npz", "a.safetensors", "b.txt", "clasify.npz"):
+        (folder / name).write_bytes(b"")
+    workspace = Workspace(tmp_path, Store(tmp_path / "store"), 1)
+    mistakes = list(find_golden_mistakes(workspace, "heads", ["a", "classify"]))
+    assert len(mistakes) == 3
+    for mistake, hint in mistakes:
+        assert find_code(f"partition_configs/heads.yaml:1: model: {mistake}; {hint}") == "PTE209"
+
+
+@pytest.mark.parametrize("library", ["s3fs: pip install 's3fs'", "pip install 'x'", "a package: x"])
+def test_a_missing_library_of_a_remote_has_one_code(library):
+    assert find_code(f"remote https://host/x: https:// needs {library}") == "PTE611"
 
 
 def test_the_code_is_at_the_end_of_each_line(monkeypatch):

@@ -119,10 +119,10 @@ def _find_figure(facts: Json, kind: str) -> tuple[float, tuple[float, float] | N
         return facts["value"], facts["interval"]
     drop, interval = facts["drop"], facts["drop_interval"]
     if kind == "max_drop" or interval is None:
-        return (drop if kind == "max_drop" else -drop), interval
+        return (drop if kind == "max_drop" else 0.0 - drop), interval
     # A rise is a negative drop, so the ends of its interval swap.
     low, high = interval
-    return -drop, (-high, -low)
+    return 0.0 - drop, (0.0 - high, 0.0 - low)  # not -0
 
 
 def _describe_figure(

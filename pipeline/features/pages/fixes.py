@@ -12,6 +12,7 @@ from pipeline.report.failures import FailureGroup, describe_failure
 _OF_BASELINE = ("max_size_growth", "max_sqnr_drop", "max_delegation_drop")
 _TRAINING = "in training mode"
 _EVALUATION = "model.eval()  # before torch.export.export"
+_METRIC = "metric "  # the inputs of a metric's failure, which no script reproduces
 _UNROUNDED = "before anything is rounded"  # a different program, whatever its ranges
 
 
@@ -34,7 +35,8 @@ def _fix(package: str, method: Json, failure: Json) -> str:
         return _EVALUATION
     if subject == "quantization" and _UNROUNDED not in failure["what"]:
         return _fix_quantization(method["method"], method.get("culprits") or ())
-    if not subject and failure["inputs"] and not is_elsewhere(method, failure):
+    is_call = failure["inputs"] and not failure["inputs"].startswith(_METRIC)
+    if not subject and is_call and not is_elsewhere(method, failure):
         return f"python build/{package}/reproduce/{method['method']}/reproduce.py"
     return ""
 

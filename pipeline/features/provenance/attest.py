@@ -43,12 +43,12 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             line for each.
     """
     packages = known_packages(plan, words)
+    _check_library()
     keys = read_keys(plan.workspace.root)
     if keys.signing is None:
         raise PipelineError(
             f"no key to sign with; make one (`{_KEY}`), and set signing_key"
         )
-    _check_library()
     refused = list[str]()
     for package in packages:
         try:
@@ -137,10 +137,11 @@ def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
     manifest = read_manifest(plan.workspace, package)
     if manifest is None or "action" not in manifest:
         raise PipelineError(f"{package}: its manifest can't be read; {first}")
-    names = {*state["link"]["files"], *state["validate"]["files"]} - manifest[
-        "files"
-    ].keys()
-    return manifest, sorted(names)
+    # `doit sensitivity` writes its figures next to the reports, which show them.
+    figures = plan.workspace.package(package).glob("sensitivity*.json")
+    names = {*state["link"]["files"], *state["validate"]["files"]}
+    names |= {path.name for path in figures}
+    return manifest, sorted(names - manifest["files"].keys())
 
 
 def _hash(path: Path, name: str, known: str = "") -> dict[str, str]:

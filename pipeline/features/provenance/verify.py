@@ -57,8 +57,8 @@ def _take_commit(words: Sequence[str]) -> tuple[Sequence[str], str]:
     if COMMIT not in words:
         return words, ""
     place = words.index(COMMIT)
-    commit = "".join(words[place + 1 : place + 2]).lower()
+    commit = "".join(words[place + 1 : place + 2])
     # The full id is required: someone can make a commit whose id begins like a short one.
-    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+    if not re.fullmatch(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}", commit):
         raise PipelineError(f"verify: {COMMIT} {commit}: must be a full git commit id")
-    return [*words[:place], *words[place + 2 :]], commit
+    return [*words[:place], *words[place + 2 :]], commit.lower()

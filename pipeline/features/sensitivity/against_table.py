@@ -33,7 +33,7 @@ def describe_against(record: Mapping[str, Any]) -> Iterator[str]:
         for line in columns(rows, right=(1, 2, 3, 4)):
             yield f"  {line}".rstrip()
         builds = plural(method["builds"], "build")
-        yield f"  {builds} in place of {method['one_by_one']} one by one"
+        yield f"  {builds} (one by one: {method['one_by_one']})"
         if method["untried"]:
             yield f"  not left to {backend}: {listed(method['untried'], _MOST_KINDS)}"
         yield f"  {_conclude(backend, method)}"

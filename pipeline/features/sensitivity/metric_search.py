@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.features.sensitivity.edits import edit_configs
-from pipeline.features.sensitivity.overrides import keep_in_float
+from pipeline.features.sensitivity.overrides import is_all, keep_in_float
 from pipeline.features.sensitivity.search import OutOfBudgetError
 from pipeline.features.sensitivity.trial import (
     build_package,
@@ -55,6 +55,10 @@ def search_by_metric(
 
     def build(kept: Sequence[Unit]) -> bool:
         key = frozenset(kept)
+        if any(
+            is_all(modules, methods[m]) for m, modules in _group(kept, kept).items()
+        ):
+            return False  # a package that quantizes nothing can't be linked
         if key not in scores:
             # The first build always runs, or a small budget would find nothing at all.
             if scores and budget.spent:

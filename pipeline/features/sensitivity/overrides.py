@@ -48,6 +48,11 @@ def keep_in_float(
     return {kind: members for kind, members in overrides.items() if members}
 
 
+def is_all(kept: Sequence[str], method: Mapping[str, Any]) -> bool:
+    """Return whether nothing of a method stays quantized with these modules in float."""
+    return {row["module"] for row in method["modules"]} <= {*kept}
+
+
 def _takes_options(spec: Any) -> bool:
     """Return whether `modules` of a quantizer accepts options, and not just `none`."""
     fields = getattr(getattr(type(spec), "scheme", None), "model_fields", None)

@@ -50,7 +50,8 @@ def describe_method(title: str, method: Mapping[str, Any]) -> Iterator[str]:
     if method["gradients"]:
         ranked = f" and {plural(method['gradients'], 'gradient')} of a call"
     yield from _describe_variants(method)
-    yield f"  {plural(method['runs'], 'run')}{ranked} in place of {method['one_by_one']} runs"
+    one_by_one = plural(method["one_by_one"], "run")
+    yield f"  {plural(method['runs'], 'run')}{ranked} (one by one: {one_by_one})"
     yield f"  {_conclude(method)}"
 
 
@@ -111,7 +112,7 @@ def describe_metric(record: Mapping[str, Any]) -> Iterator[str]:
     if search["tried"]:
         yield from _indent(rows)
         builds = plural(search["builds"], "build")
-        yield f"  {builds} in place of {search['one_by_one']} one by one"
+        yield f"  {builds} (one by one: {search['one_by_one']})"
     yield f"  {_conclude_metric(search)}"
 
 

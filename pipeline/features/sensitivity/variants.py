@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.features.sensitivity.edits import edit_configs
 from pipeline.features.sensitivity.metric_search import read_score
-from pipeline.features.sensitivity.overrides import keep_in_float
+from pipeline.features.sensitivity.overrides import is_all, keep_in_float
 from pipeline.features.sensitivity.trial import (
     build_package,
     count_bytes,
@@ -54,6 +54,8 @@ def add_variants(
         rows = [row for row in method["modules"] if row["module"]][:most]
         contents = [read_files(plan, package)]
         for row in rows:
+            if is_all([row["module"]], method):
+                continue  # a package that quantizes nothing can't be linked
             texts = _edit(plan, package, name, row["module"], method, actions[name])
             if texts is None:
                 continue

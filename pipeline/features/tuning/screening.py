@@ -56,6 +56,7 @@ class Screening:
         self.programs = 0
         self._space = space
         self._parts: dict[Choice, list[_Part]] = {}
+        self._partitioners: dict[Choice, list[tuple[str, ...]]] = {}  # of each part
         self._makers: dict[_Part, str] = {}  # a trial with each part
 
     def run(self, plan: Plan, folder: TrialFolder) -> None:
@@ -77,7 +78,10 @@ class Screening:
                 self.faults[choice] = faults[0]
                 del self.names[choice]
             else:
-                self.figures[choice] = _join([predictions.get(part) for part in parts])
+                part_figures = [predictions.get(part) for part in parts]
+                self.figures[choice] = predict_package(
+                    part_figures, self._partitioners[choice]
+                )
 
     def _add(self, choice: Choice, folder: TrialFolder) -> None:
         try:
@@ -92,6 +96,10 @@ class Screening:
             return
         self.names[choice] = name
         self._parts[choice] = []
+        self._partitioners[choice] = [
+            tuple(spec.name for spec in method_config.partitioners)
+            for method_config in config.methods.values()
+        ]
         for method, method_config in config.methods.items():
             spec = method_config.quantize
             options = b"" if spec is None else canonical_json(spec.resolved())
@@ -185,18 +193,23 @@ def _run_isolated(
     return results
 
 
-def _join(parts: Sequence[Mapping[str, Any] | None]) -> dict[str, float]:
-    """Return the figures of a package from those of its methods, which share equal constants.
+def predict_package(
+    parts: Sequence[Mapping[str, Any] | None], partitioners: Sequence[tuple[str, ...]]
+) -> dict[str, float]:
+    """Return the figures of a package from those of its methods.
+
+    Methods with the same partitioners share equal constants. Others store them separately: a
+    delegate's weights don't have the layout of a portable kernel's constants.
 
     Returns {} if a method has no prediction.
     """
-    constants: dict[str, int] = {}
+    constants: dict[tuple[tuple[str, ...], str], int] = {}
     sqnr, max_abs = MOST_SQNR, 0.0
-    for part in parts:
+    for part, names in zip(parts, partitioners, strict=True):
         if part is None:
             return {}
-        # Keyed by digest, so that equal constants of methods count once, as in a package.
-        constants.update(part["constants"])
+        for digest, size in part["constants"].items():
+            constants[names, digest] = size
         sqnr = min(sqnr, part["errors"].get("sqnr", sqnr))
         max_abs = max(max_abs, part["errors"].get("max_abs", max_abs))
     return {"size": float(sum(constants.values())), "sqnr": sqnr, "max_abs": max_abs}

@@ -145,6 +145,11 @@ def test_what_is_not_judged_says_how_many_samples_would_tell():
     assert near["sentence"].endswith("too close to the limit for more samples to settle it")
 
 
+def test_a_rise_of_nothing_has_no_sign():
+    judged = judge_limit("wer", facts(0.5, None, 0.0, (0.0, 0.1)), "max_rise", -0.01)
+    assert judged["sentence"].startswith("metric wer: rise of 0 (-0.1 to 0) on 97 samples")
+
+
 def test_that_many_samples_do_tell():
     value = 62 / 97
     number = count_needed(value, find_interval(value, hits(62, 97), []), 0.71, 97)

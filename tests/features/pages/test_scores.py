@@ -98,6 +98,7 @@ def test_a_wrong_number_is_seen_again_by_its_script():
         ),
         (("differs before anything is rounded, by more", "quantization"), ""),
         (("the source is random: it calls aten.rand", "source"), ""),
+        (("sample 0: argument 'x': rank 2, must be 3", "", "metric top1"), ""),
     ],
 )
 def test_a_fix_belongs_to_its_failure(failure, fix):

@@ -73,6 +73,17 @@ def test_the_same_build_is_attested_by_the_same_bytes(attested):
 
 
 @pytest.mark.slow
+def test_the_figures_of_a_sensitivity_are_attested(attested):
+    bench, public = attested
+    figures = build(bench) / "sensitivity.json"
+    figures.write_text("{}\n")
+    assert bench.doit("attest") == 0, bench.output
+    assert verify.run([str(build(bench)), str(public)], bench.root) == 0
+    figures.unlink()
+    assert bench.doit("attest") == 0, bench.output
+
+
+@pytest.mark.slow
 def test_a_folder_is_verified_anywhere(attested, tmp_path, capsys):
     bench, public = attested
     shutil.copytree(build(bench), release := tmp_path / "release")
@@ -105,7 +116,7 @@ USAGE = "usage: doit verify [--commit <id>] folder"
         (["."], "verify: no public key to verify with; name a key file after the folder"),
         ([".", "key.pem"], "key.pem: is not an Ed25519 public key in PEM"),
         ([".", "--commit"], "verify: --commit : must be a full git commit id"),
-        (["--commit", "abc123", "."], "verify: --commit abc123: must be a full git commit id"),
+        (["--commit", "HEAD", "."], "verify: --commit HEAD: must be a full git commit id"),
         ([".", "none.pub"], "none.pub: cannot be read (No such file or directory)"),
     ],
 )

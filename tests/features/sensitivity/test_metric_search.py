@@ -1,7 +1,10 @@
 """The smallest set by a metric: the fewest of the noisiest modules, none kept needlessly."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from pipeline.features.sensitivity import metric_search
 from pipeline.features.sensitivity.metric_search import find_smallest
 
 RANKED = [("m", f"layers.{number}") for number in range(40)]
@@ -30,3 +33,24 @@ def test_nothing_is_kept_where_nothing_helps():
 def test_modules_kept_for_nothing_are_given_back():
     needed = {RANKED[1], RANKED[3]}
     assert find_smallest(RANKED, lambda kept: needed <= {*kept}) == [RANKED[1], RANKED[3]]
+
+
+def test_a_package_that_quantizes_nothing_is_not_built(monkeypatch):
+    score = {"value": 0.5, "verdict": "failed", "sentence": "too low", "bytes": 9, "entry": "top1"}
+    builds = []
+
+    def build(plan, package, actions, methods, metric, kept):
+        builds.append(list(kept))
+        return score
+
+    monkeypatch.setattr(metric_search, "read_score", lambda *_: score)
+    monkeypatch.setattr(metric_search, "_rank", lambda *_: [("m", "a"), ("m", "b")])
+    monkeypatch.setattr(metric_search, "_build", build)
+    methods = {"m": {"modules": [{"module": "a"}, {"module": "b"}]}}
+    budget = SimpleNamespace(spent=False)
+    record = metric_search.search_by_metric(None, "p", {}, methods, "top1", budget)
+    assert builds == [[("m", "a")]] and record["reached"] is False
+    # Operators outside all modules stay quantized.
+    methods["m"]["modules"].append({"module": ""})
+    metric_search.search_by_metric(None, "p", {}, methods, "top1", budget)
+    assert builds[1:] == [[("m", "a")], [("m", "a"), ("m", "b")]]

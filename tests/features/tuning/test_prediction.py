@@ -10,6 +10,7 @@ from pipeline.features.tuning.prediction import (
     measure_constants,
     measure_errors,
 )
+from pipeline.features.tuning.screening import predict_package
 from pipeline.program.inputs import InputSet
 
 
@@ -58,3 +59,17 @@ def test_every_second_example_is_held_out():
     chosen = choose_inputs(None, examples)
     assert len(chosen) == 16 and chosen[0] is examples[0]
     assert all(examples.index(inputs) % 2 == 0 for inputs in chosen)
+
+
+def test_methods_with_the_same_partitioners_share_constants():
+    part = {"constants": {"weight": 100, "bias": 10}, "errors": {}}
+    quantized = {"constants": {"packed": 25, "bias": 10}, "errors": {"sqnr": 40.0, "max_abs": 0.1}}
+    alike = [("xnnpack",)] * 3
+    assert predict_package([part, part, quantized], alike)["size"] == 135
+    mixed = [("xnnpack",), (), ("xnnpack",)]
+    assert predict_package([part, part, quantized], mixed) == {
+        "size": 245,
+        "sqnr": 40.0,
+        "max_abs": 0.1,
+    }
+    assert predict_package([part, None], alike[:2]) == {}
