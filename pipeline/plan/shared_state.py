@@ -80,13 +80,13 @@ def check_shared_state(
     if config.emit.memory_planning.share_mutable_buffers or not says_sharing(config):
         tensors = _find_renamed(renamed)
         if tensors:
-            more = f" (and so are {len(tensors) - 1} more)" if tensors[1:] else ""
+            more = f" (and so do {len(tensors) - 1} more)" if tensors[1:] else ""
             mistake = (
-                f"{listed(tensors[0])} are one tensor of the model{more}, but methods share "
-                "buffers by name"
+                f"{listed(tensors[0])} share memory in the model{more}, but methods share "
+                "only buffers with the same name and shape"
             )
             remedy = (
-                "export the methods from modules that use the same name for it and set "
+                "export the methods from modules that use the same name and shape for it and set "
                 f"{SHARED}, or "
             )
             yield document.problem(
