@@ -191,6 +191,34 @@ def test_what_a_reference_changes_of_its_process_is_restored():
     assert torch.get_default_dtype() is torch.float32
 
 
+class Counting(nn.Module):
+    """Counts its calls in Python, changes its outputs after some calls, and raises after more."""
+
+    def __init__(self, changes, ends=1000):
+        super().__init__()
+        self.changes, self.ends, self.calls = changes, ends, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > self.ends:
+            raise RuntimeError("full")
+        return x * 3 if self.calls > self.changes else x * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends", "verdict"),
+    [(20, 1000, "failed"), (1000, 1000, "passed"), (1000, 20, "passed"), (20, 21, "failed")],
+)
+def test_what_a_counter_in_python_changes_late_is_found(changes, ends, verdict):
+    module = Counting(changes, ends)
+    program = export(module, (X,))
+    module.calls = 0
+    result = judge(record({"run": module}, {"run": program}), {"run": program})["run"]
+    assert result.reference["verdict"] == verdict
+    if verdict == "failed":
+        assert result.failures[0]["inputs"] == "example 0 (call 21 from example 0)"
+
+
 class Cache(nn.Module):
     def __init__(self):
         super().__init__()
