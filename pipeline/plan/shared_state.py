@@ -86,7 +86,8 @@ def check_shared_state(
                 "only buffers with the same name and shape"
             )
             remedy = (
-                "export the methods from modules that use the same name and shape for it and set "
+                "export the methods from modules that register it as a buffer of one name and "
+                "shape, and set "
                 f"{SHARED}, or "
             )
             yield document.problem(

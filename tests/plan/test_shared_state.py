@@ -83,8 +83,8 @@ def test_a_tensor_of_two_names_cannot_be_shared(planning):
     assert line == (
         "f.yaml: emit.memory_planning.share_mutable_buffers: 'model.cache' of prefill, 'cache' of "
         "decode share memory in the model, but methods share only buffers with the same name and "
-        "shape; export the methods from modules that use the same name and shape for it and set "
-        f"{SHARED}, or set {SPLIT} for "
+        "shape; export the methods from modules that register it as a buffer of one name and "
+        f"shape, and set {SHARED}, or set {SPLIT} for "
         "a copy in each"
     )
 

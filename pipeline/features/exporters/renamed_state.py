@@ -34,12 +34,23 @@ Describe = Callable[[str], Mapping[str, Mapping[str, Any]]]
 
 
 def list_buffers(program: ExportedProgram) -> dict[str, Tensor]:
-    """Return the buffers of a program that are tensors with an address, by name."""
+    """Return the buffers that a program uses and that are tensors with an address, by name.
+
+    These include tensors that are no buffers of its module, but may be buffers of another one.
+    """
     tensors = {**program.constants, **program.state_dict}
+    signature = program.graph_signature
+    names = {
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    changed = signature.buffers_to_mutate.values()
     buffers = {}
-    for name in program.graph_signature.buffers:
+    for node in program.graph.find_nodes(op="placeholder"):
+        name = names.get(node.name, "")
         tensor = tensors.get(name)
-        if type(tensor) is Tensor:  # a subclass may have no address
+        # A subclass may have no address.
+        if type(tensor) is Tensor and (node.users or name in changed):
             buffers[name] = tensor
     return buffers
 
@@ -63,13 +74,14 @@ def find_renamed_state(
     uses = {method: describe(method) for method in buffers}
     renamed: dict[str, dict[str, int]] = defaultdict(dict)
     for number, users in enumerate(shared):
-        used = [user for user in users if user[1] in uses[user[0]]]
-        if _is_renamed(used) and any(
-            uses[method][name]["changed"] for method, name, _ in used
-        ):
-            for method, name, _ in used:
+        if any(_changes(uses[method], name) for method, name, _ in users):
+            for method, name, _ in users:
                 renamed[method][name] = number
     return dict(renamed)
+
+
+def _changes(uses: Mapping[str, Mapping[str, Any]], name: str) -> bool:
+    return name in uses and bool(uses[name]["changed"])
 
 
 def _find_tensors(buffers: Buffers) -> list[list[User]]:

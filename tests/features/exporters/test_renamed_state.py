@@ -76,6 +76,23 @@ def test_views_of_one_tensor_are_found_whatever_their_names(part):
     assert find(prefill, Around(decode)) == number
 
 
+def test_a_buffer_that_another_method_holds_as_a_constant_is_found():
+    class Constant(nn.Module):
+        def __init__(self, cache):
+            super().__init__()
+            self.get = lambda: cache
+
+        def forward(self, x):
+            return self.get() * x
+
+    cache = Cache()
+    number = {"prefill": {"cache": 0}, "decode": {"lifted_tensor_0": 0}}
+    assert find(cache, Constant(cache.cache)) == number
+    assert find(cache, Constant(cache.cache.clone())) == {}
+    still = Cache(changes=False)
+    assert find(still, Constant(still.cache)) == {}
+
+
 def test_views_that_do_not_overlap_are_different_buffers():
     keys, values = torch.zeros(3, 2, 4).unbind(1)  # they interleave
     assert find(Held(keys, changes=True), Around(Held(values))) == {}
