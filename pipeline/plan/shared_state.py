@@ -85,15 +85,11 @@ def check_shared_state(
                 f"{listed(tensors[0])} share memory in the model{more}, but methods share "
                 "only buffers with the same name and shape"
             )
-            remedy = (
-                "export the methods from modules that register it as a buffer of one name and "
-                "shape, and set "
-                f"{SHARED}, or "
-            )
             yield document.problem(
                 WHERE,
                 mistake,
-                remedy + f"set {SPLIT} for a copy in each",
+                "export the methods from modules that register it as a buffer of one name and "
+                f"shape, and set {SHARED}, or set {SPLIT} for a copy in each",
             )
 
 

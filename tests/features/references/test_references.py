@@ -241,7 +241,14 @@ class Counting(nn.Module):
 
 @pytest.mark.parametrize(
     ("changes", "ends", "verdict"),
-    [(20, 1000, "failed"), (1000, 1000, "passed"), (1000, 20, "passed"), (20, 21, "failed")],
+    [
+        (20, 1000, "failed"),
+        (1000, 1000, "passed"),
+        (1000, 20, "passed"),
+        (20, 21, "failed"),
+        (1000, 2, "passed"),
+        (1000, 1, "failed"),
+    ],
 )
 def test_what_a_counter_in_python_changes_late_is_found(changes, ends, verdict):
     module = Counting(changes, ends)
@@ -250,7 +257,13 @@ def test_what_a_counter_in_python_changes_late_is_found(changes, ends, verdict):
     result = judge(record({"run": module}, {"run": program}), {"run": program})["run"]
     assert result.reference["verdict"] == verdict
     if verdict == "failed":
-        assert result.failures[0]["inputs"] == "example 0 (call 21 from example 0)"
+        place = f"call {min(changes, ends) + 1} from example 0"
+        assert result.failures[0]["inputs"] == f"example 0 ({place})"
+    if ends == 2:
+        assert result.reference["skipped"][0] == {
+            "origin": "example 0 (call 3 from example 0)",
+            "reason": "the reference raises RuntimeError: full",
+        }
 
 
 class Cache(nn.Module):
