@@ -396,6 +396,9 @@ class Feature:
             `devices.interface.PackageFiles`; calls them one after another, and returns True.
         check_payloads: takes a package's `devices.interface.PackageFiles` and the name of a method
             that this machine can't run; yields what is wrong with the payloads of its delegates.
+        widen_integers: takes a program and the list of its arguments' values in the examples; adds
+            values to it that the program accepts as well, since generated integers stay within
+            their range.
         judge_movement: a class like `features.unjudged.judge.MovementJudge`, with one object for
             the program that a method is compared with, which it takes, and one for the float
             program of a quantized method, which takes None; says whether a call would show that a
@@ -616,6 +619,7 @@ class Feature:
     round_sources: str = _moment("measure")
     call_together: str = _moment("measure")
     check_payloads: str = _moment("measure")
+    widen_integers: str = _moment("export build measure")
     judge_movement: str = _moment("measure")
     judge_random: str = _moment("measure")
     judge_quantization: str = _moment("measure")

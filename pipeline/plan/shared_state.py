@@ -80,19 +80,16 @@ def check_shared_state(
     if config.emit.memory_planning.share_mutable_buffers or not says_sharing(config):
         tensors = _find_renamed(renamed)
         if tensors:
-            more = f" (and so are {len(tensors) - 1} more)" if tensors[1:] else ""
+            more = f" (and so do {len(tensors) - 1} more)" if tensors[1:] else ""
             mistake = (
-                f"{listed(tensors[0])} are one tensor of the model{more}, but methods share "
-                "buffers by name"
-            )
-            remedy = (
-                "export the methods from modules that use the same name for it and set "
-                f"{SHARED}, or "
+                f"{listed(tensors[0])} share memory in the model{more}, but methods share "
+                "only buffers with the same name and shape"
             )
             yield document.problem(
                 WHERE,
                 mistake,
-                remedy + f"set {SPLIT} for a copy in each",
+                "export the methods from modules that register it as a buffer of one name and "
+                f"shape, and set {SHARED}, or set {SPLIT} for a copy in each",
             )
 
 

@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
+from pipeline.moments import call_all
 from pipeline.program.argument_specs import Argument, bind_sizes, bind_symbols
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import (
@@ -43,11 +44,11 @@ def generate_inputs(
 
     Floating-point tensors are standard normal; bools are true with probability 1/2. An integer may
     be an index, so integer tensors stay between the least and greatest value of the same argument
-    in the examples, or in {0, 1} without examples. If sizes are dynamic, set 0 has the least sizes
-    (but 1 rather than 0), set 1 the greatest, set 2 random sizes in between, and so on in turn; a
-    symbol has the same size everywhere. The greatest size is the export's bound, capped at
-    LONGEST_DIMENSION, or without a bound the largest example's, since ExecuTorch plans memory for
-    that size. Python numbers are taken from the examples.
+    in the examples, or in {0, 1} without examples; features may widen this range. If sizes are
+    dynamic, set 0 has the least sizes (but 1 rather than 0), set 1 the greatest, set 2 random sizes
+    in between, and so on in turn; a symbol has the same size everywhere. The greatest size is the
+    export's bound, capped at LONGEST_DIMENSION, or without a bound the largest example's, since
+    ExecuTorch plans memory for that size. Python numbers are taken from the examples.
 
     Args:
         shapes: the only shapes that inputs may have; by default, all sizes are allowed.
@@ -88,6 +89,7 @@ class Generator:
             pairs, _ = pair_leaves(program, example)
             example_leaves.append([value for _, value in pairs])
         self._example_values = list(zip(*example_leaves, strict=True))  # per argument
+        any(call_all("widen_integers", program, self._example_values))
         self._size_ranges = _size_ranges(program, self._arguments, example_leaves)
         # A readable name for each symbol: the first place of the signature where it occurs.
         self._size_names: dict[sympy.Expr, str] = {}
@@ -193,9 +195,8 @@ def _allowed_sizes(
     arguments = [
         argument for argument in leaf_signature(program) if argument.name in shapes
     ]
-    number_of_shapes = len(next(iter(shapes.values())))
     allowed = []
-    for place in range(number_of_shapes):
+    for place in range(len(next(iter(shapes.values())))):
         pairs = []
         for argument in arguments:
             shape = list(shapes[argument.name][place])
@@ -214,12 +215,12 @@ def _choose_sizes(
 ) -> dict[sympy.Symbol, int]:
     sizes = {}
     for symbol, (least, greatest) in ranges.items():
-        low = least
-        high = greatest
-        if high - low > 1:
-            low = low + 1
-            high = high - 1
-        drawn = int(torch.randint(low, high + 1, (), generator=generator))
+        inside = greatest - least > 1  # without the ends
+        drawn = int(
+            torch.randint(
+                least + inside, greatest + 1 - inside, (), generator=generator
+            )
+        )
         sizes[symbol] = (least, greatest, drawn)[number % 3]
     dynamic = [a.value for a in arguments if _has_dynamic_shape(a.value)]
     # Halve the symbol that is furthest above its least size, until every input is small enough or

@@ -54,7 +54,8 @@ _BATCH_NORMS = frozenset(
     | {"_batch_norm_with_update_functional"}
 )
 REMEDIES: Mapping[Cause, str] = {
-    "training": "call .eval() on the model before the export, or declare that it samples, "
+    "training": "call .eval() on the model before the export (functions such as "
+    "F.dropout also need `training=self.training`), or declare that it samples, "
     "`validate: {random: true}`",
     "sampling": "if it samples on purpose, declare it with `validate: {random: true}`",
     "memory": "write the tensor before it is read (torch.zeros instead of torch.empty)",

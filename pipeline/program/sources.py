@@ -136,7 +136,7 @@ class MethodSource(NamedTuple):
         reference: the record of the results that PyTorch computed in eager mode, if the exporter
             says how to run the model.
         renamed: the name and number of each buffer that another method of the exporter has under
-            another name; buffers with the same number are one tensor of the model.
+            another name; buffers with the same number share memory in the model.
     """
 
     archive: Path

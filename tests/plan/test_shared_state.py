@@ -82,8 +82,9 @@ def test_a_tensor_of_two_names_cannot_be_shared(planning):
     (line,) = find_renamed(planning, prefill=(("model.cache", 0),), decode=(("cache", 0),))
     assert line == (
         "f.yaml: emit.memory_planning.share_mutable_buffers: 'model.cache' of prefill, 'cache' of "
-        "decode are one tensor of the model, but methods share buffers by name; export the "
-        f"methods from modules that use the same name for it and set {SHARED}, or set {SPLIT} for "
+        "decode share memory in the model, but methods share only buffers with the same name and "
+        "shape; export the methods from modules that register it as a buffer of one name and "
+        f"shape, and set {SHARED}, or set {SPLIT} for "
         "a copy in each"
     )
 
@@ -92,8 +93,8 @@ def test_many_tensors_of_two_names_are_one_mistake():
     buffers = [("mean", 0), ("variance", 1), ("batches", 2)]
     trunk = [(f"trunk.{name}", number) for name, number in buffers]
     (line,) = find_renamed({}, prefill=buffers, decode=trunk)
-    assert "'mean' of prefill, 'trunk.mean' of decode are one tensor of the model (and so" in line
-    assert "so are 2 more)" in line
+    assert "'mean' of prefill, 'trunk.mean' of decode share memory in the model (and so" in line
+    assert "so do 2 more)" in line
 
 
 def test_a_tensor_of_two_names_may_be_split_or_left_out():

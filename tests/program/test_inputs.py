@@ -269,15 +269,15 @@ def test_generated_sets_fit_and_span_the_sizes(embed):
     assert {inputs.kwargs["offset"] for inputs in sets} == {3}
 
 
-def test_generated_integers_stay_within_the_examples(embed):
-    examples = [embed_inputs(tokens=torch.tensor([[6, 4, 5, 4]]))]
-    generated = generate_inputs(embed, 12, 0, examples)
+def test_generated_integers_stay_within_the_examples():
+    examples = [InputSet((torch.tensor([[6, 4, 5, 4]]),), {}, "example 0")]
+    generated = generate_inputs(summed(torch.ones(1, 4, dtype=torch.int64)), 12, 0, examples)
     values = torch.cat([inputs.args[0].flatten() for inputs in generated])
     assert (values.min(), values.max()) == (4, 6)
 
 
-def test_generated_integers_without_examples_are_0_or_1(embed):
-    bare = embed._update(embed.graph_module, embed.graph_signature)
+def test_generated_integers_without_examples_are_0_or_1():
+    bare = summed(torch.ones(1, 4, dtype=torch.int64))
     bare._example_inputs = None
     generated = generate_inputs(bare, 6, 0)
     values = torch.cat([inputs.args[0].flatten() for inputs in generated])

@@ -516,6 +516,29 @@ class Nested(nn.Module):
         return self.inner(x) + self.steps
 
 
+class Filling(nn.Module):
+    """Fills its cache, and raises once the cache is full."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(size, 3))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x):
+        self.cache.index_copy_(0, self.place, x.unsqueeze(0))
+        self.place.add_(1)
+        return self.cache.sum(0)
+
+
+def test_a_source_may_take_only_so_many_calls_in_a_row():
+    validation = validate_one(Filling(2), torch.ones(3), examples=[ones()])
+    assert not validation.failures
+    places = [origin for origin, _ in method(validation, "run").skipped]
+    assert "generated 1 (seed 0) (call 3 from example 0)" in places
+    (failure, *_) = validate_one(Filling(1), torch.ones(3), examples=[ones()], steps=2).failures
+    assert "the source program itself fails: IndexError: " in failure
+
+
 def test_state_in_submodules_is_copied_and_reset():
     program = exported(Nested(), torch.ones(3))
     source = Source(program)

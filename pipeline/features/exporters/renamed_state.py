@@ -1,21 +1,30 @@
-"""Finds tensors of a model that its methods change under different names.
+"""Finds memory of a model that its methods change under different names, or as different views.
 
 ExecuTorch shares buffers between methods only by name. A cache that one exported module calls
 `model.cache` and another `cache` is one tensor in the model but two in the package, and only the
-process that exported both can tell.
+process that exported both can tell. The same applies if one of them is a view of the other.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy
+import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
 TensorPlace = tuple[int, int, tuple[int, ...]]
-User = tuple[str, str]  # the method and its name of the buffer
+User = tuple[str, str, TensorPlace]  # the method and its name and view of the buffer
+_SAME_SIZE = {
+    1: torch.uint8,
+    2: torch.int16,
+    4: torch.int32,
+    8: torch.int64,
+    16: torch.complex128,
+}
 
 
 # The buffers of each method, by name.
@@ -25,12 +34,23 @@ Describe = Callable[[str], Mapping[str, Mapping[str, Any]]]
 
 
 def list_buffers(program: ExportedProgram) -> dict[str, Tensor]:
-    """Return the buffers of a program that are tensors with an address, by name."""
+    """Return the buffers that a program uses and that are tensors with an address, by name.
+
+    These include tensors that are no buffers of its module, but may be buffers of another one.
+    """
     tensors = {**program.constants, **program.state_dict}
+    signature = program.graph_signature
+    names = {
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    changed = signature.buffers_to_mutate.values()
     buffers = {}
-    for name in program.graph_signature.buffers:
+    for node in program.graph.find_nodes(op="placeholder"):
+        name = names.get(node.name, "")
         tensor = tensors.get(name)
-        if type(tensor) is Tensor:  # a subclass may have no address
+        # A subclass may have no address.
+        if type(tensor) is Tensor and (node.users or name in changed):
             buffers[name] = tensor
     return buffers
 
@@ -48,36 +68,63 @@ def find_renamed_state(
             identified by their addresses.
         describe: called for every method if a buffer has different names.
     """
-    shared = [users for users in _find_tensors(buffers).values() if _is_renamed(users)]
+    shared = [users for users in _find_tensors(buffers) if _is_renamed(users)]
     if not shared:
         return {}
     uses = {method: describe(method) for method in buffers}
     renamed: dict[str, dict[str, int]] = defaultdict(dict)
     for number, users in enumerate(shared):
-        used = [(method, name) for method, name in users if name in uses[method]]
-        if _is_renamed(used) and any(
-            uses[method][name]["changed"] for method, name in used
-        ):
-            for method, name in used:
+        if any(_changes(uses[method], name) for method, name, _ in users):
+            for method, name, _ in users:
                 renamed[method][name] = number
     return dict(renamed)
 
 
-def _find_tensors(buffers: Buffers) -> dict[TensorPlace, list[User]]:
-    """Return the methods and names of each tensor that is a buffer."""
-    users: dict[TensorPlace, list[User]] = defaultdict(list)
+def _changes(uses: Mapping[str, Mapping[str, Any]], name: str) -> bool:
+    return name in uses and bool(uses[name]["changed"])
+
+
+def _find_tensors(buffers: Buffers) -> list[list[User]]:
+    """Return the users of each tensor that is a buffer, together with the users of its views."""
+    storages: dict[int, dict[TensorPlace, tuple[Tensor, list[User]]]] = defaultdict(
+        dict
+    )
     for method, tensors in buffers.items():
         for name, tensor in tensors.items():
             if start := tensor.data_ptr():  # neither empty nor on the device meta
-                users[start, tensor.element_size(), tuple(tensor.shape)].append(
-                    (method, name)
-                )
-    return users
+                place = start, tensor.element_size(), tuple(tensor.shape)
+                views = storages[tensor.untyped_storage().data_ptr()]
+                _, users = views.setdefault(place, (tensor, []))
+                users.append((method, name, place))
+    all_users = []
+    for views in storages.values():
+        groups: list[tuple[list[Tensor], list[User]]] = []
+        for tensor, users in views.values():
+            overlapping = [tensor]
+            separate = []
+            for tensors_of_group, users_of_group in groups:
+                if any(_overlap(tensor, view) for view in tensors_of_group):
+                    overlapping += tensors_of_group
+                    users = users + users_of_group
+                else:
+                    separate.append((tensors_of_group, users_of_group))
+            groups = [*separate, (overlapping, users)]
+        all_users += [users for _, users in groups]
+    return all_users
+
+
+def _overlap(tensor: Tensor, view: Tensor) -> bool:
+    return bool(numpy.shares_memory(_as_array(tensor), _as_array(view)))
+
+
+def _as_array(tensor: Tensor) -> numpy.ndarray[Any, Any]:
+    """Return an array of the same memory; numpy lacks some of torch's dtypes."""
+    return tensor.detach().view(_SAME_SIZE[tensor.element_size()]).numpy()
 
 
 def _is_renamed(users: Sequence[User]) -> bool:
-    """Return whether several methods use a tensor, and no name of it is common to all of them."""
-    names: dict[str, Collection[str]] = defaultdict(set)
-    for method, name in users:
-        names[method] = {*names[method], name}
-    return len(names) > 1 and not set.intersection(*map(set, names.values()))
+    """Return whether several methods use a tensor, but none of its names means the same to all."""
+    names: dict[str, set[tuple[str, TensorPlace]]] = defaultdict(set)
+    for method, name, place in users:
+        names[method].add((name, place))
+    return len(names) > 1 and not set.intersection(*names.values())

@@ -137,6 +137,7 @@ def measure_latency(
 
     The first third of `seconds` goes to opening and loading the package repeatedly, each time
     followed by a first run. Then package and source run in turns. Each step happens at least once.
+    A method with state begins each turn anew, and ends it if a run fails, as when a cache is full.
     """
     values = flatten(program, inputs)
     loads: list[float] = []
@@ -152,28 +153,43 @@ def measure_latency(
             firsts += _repeat(partial(package.run, method, values), 0)
         source = Source(program)
         source.run_flat(values)
+        steady: list[float] = []
+        eager: list[float] = []
+        until = time.perf_counter() + seconds
+        for turn in range(_TURNS):
+            if source.state and turn:
+                package = Package(files)
+                package.run(method, values)
+                source.reset()
+                source.run_flat(values)
+            steady += _repeat(
+                partial(package.run, method, values), seconds / 3 / _TURNS
+            )
+            eager += _repeat(partial(source.run_flat, values), seconds / 3 / _TURNS)
+            if time.perf_counter() > until:  # single runs may take that long
+                break
     except Exception:  # the device or torch may refuse the inputs
         return None
-    steady: list[float] = []
-    eager: list[float] = []
-    until = time.perf_counter() + seconds
-    for _ in range(_TURNS):
-        steady += _repeat(lambda: package.run(method, values), seconds / 3 / _TURNS)
-        eager += _repeat(lambda: source.run_flat(values), seconds / 3 / _TURNS)
-        if time.perf_counter() > until:  # single runs may take that long
-            break
     return _describe(loads, firsts, steady, eager)
 
 
 def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
-    """Call a function repeatedly for `seconds`, at least once, and return each call's duration."""
+    """Call a function repeatedly for `seconds`, at least once, and return each call's duration.
+
+    Ends at the first call that raises, unless it is the first one, which raises.
+    """
     durations: list[float] = []
     until = time.perf_counter() + seconds
     while not durations or (
         time.perf_counter() < until and len(durations) < _MOST_RUNS // _TURNS
     ):
         started = time.perf_counter()
-        call()
+        try:
+            call()
+        except Exception:
+            if not durations:
+                raise
+            break
         durations.append(time.perf_counter() - started)
     return durations
 

@@ -20,6 +20,7 @@ from pipeline.config.validation import Limits
 from pipeline.features.quantization_loss.input_ranges import describe_far_inputs
 from pipeline.features.quantization_loss.judge import OF_LABELS, QuantizationJudge
 from pipeline.features.quantization_loss.labels import find_labels
+from pipeline.features.quantization_loss.parts import find_parts
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.report.verdicts import PASSED
@@ -62,7 +63,7 @@ class FloatComparison:
         self._result = calls.result
         self._labels = find_labels(lowered)
         self._loss = QuantizationJudge(
-            self._result.outputs, limits, diverges, self._labels
+            self._result.outputs, limits, diverges, self._labels, find_parts(lowered)
         )
         # How far the float program moves, relative to the limits of the config.
         self._movement: list[Any] = list(call_all("judge_movement", None))

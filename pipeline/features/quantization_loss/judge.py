@@ -8,22 +8,32 @@ judged on the examples, since static ranges suit the data that they were observe
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from pipeline.config.validation import Limits
+from pipeline.features.quantization_loss.parts import Part, name_part
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed, plural
 from pipeline.validate.default_limits import LEAST_SQNR
 from pipeline.validate.limits import LIMITS
-from pipeline.validate.metrics import OutputError, iter_chunks, json_number
+from pipeline.validate.metrics import (
+    OutputError,
+    compare,
+    iter_chunks,
+    json_number,
+)
 
 _MOST_NAMED = 3
 # The limits that mean something for a class index or a mask, where distances don't.
 OF_LABELS = ("atol", "rtol", "max_mean_abs", "max_p999_abs", "min_agreement")
 _SUGGESTED = ("min_sqnr", "min_agreement")
+_SEPARATE = (
+    "the program concatenates it with other values, which may take up the quantized range; return "
+    "it as a separate output"
+)
 
 
 class PooledOutput:
@@ -172,6 +182,8 @@ class QuantizationJudge:
         diverges: how the program with observers, which rounds nothing yet, diverges from the float
             one; "" if it agrees to float accuracy, or if that isn't known.
         labels: the positions of outputs whose values are choices (`labels.find_labels`).
+        parts: by output, the parts that the program concatenates (`parts.find_parts`).
+        pooled_parts: by output and part, the sums over all calls on examples.
         inputs_vary: whether two calls on examples had different inputs.
         examples: by output, the sums over all calls on examples.
         generated: by output, the sums over all calls on other inputs.
@@ -183,11 +195,14 @@ class QuantizationJudge:
         limits: Limits,
         diverges: str = "",
         labels: Collection[int] = (),
+        parts: Mapping[int, Sequence[Part]] | None = None,
     ) -> None:
         self.outputs = outputs
         self.limits = limits
         self.diverges = diverges
         self.labels = labels
+        self.parts = parts or {}
+        self.pooled_parts: dict[tuple[int, str], PooledOutput] = {}
         self.inputs_vary: bool = False
         self.examples: dict[int, PooledOutput] = {}
         self.generated: dict[int, PooledOutput] = {}
@@ -212,6 +227,18 @@ class QuantizationJudge:
         for place, output in enumerate(outputs):
             pool = pools.setdefault(place, PooledOutput(place in self.labels))
             pool.add(*output)
+            if not generated:
+                self._add_parts(place, *output)
+
+    def _add_parts(
+        self, place: int, actual: Any, expected: Any, error: OutputError
+    ) -> None:
+        for part in self.parts.get(place, ()):
+            name = name_part(part)
+            pool = self.pooled_parts.setdefault((place, name), PooledOutput())
+            if error.mismatch is None:
+                values, other_values = actual[part], expected[part]
+                pool.add(values, other_values, compare(values, other_values))
 
     @property
     def was_called(self) -> bool:
@@ -238,6 +265,11 @@ class QuantizationJudge:
             ):
                 if fault:
                     divergences.append((name, fault))
+        named = {name for name, _ in divergences}
+        for (place, part), pool in self.pooled_parts.items():
+            name = self.outputs[place]
+            if name not in named and (fault := _check_noise(pool)):
+                divergences.append((name, f"{part} alone, {fault}; {_SEPARATE}"))
         return divergences
 
     def judge(

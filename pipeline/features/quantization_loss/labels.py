@@ -42,14 +42,18 @@ def find_labels(program: ExportedProgram) -> frozenset[int]:
     labels = {place for place, fake in enumerate(fakes) if _is_bool(fake)}
     if all(place in labels or _is_float(fake) for place, fake in enumerate(fakes)):
         return frozenset(labels)
-    functional = functionalized(program)
-    values: Any = functional.graph.output_node().args[0]
-    pairs = list(zip(functional.graph_signature.output_specs, values, strict=True))
-    ordered = [value for kind in _KINDS for spec, value in pairs if spec.kind is kind]
-    for place, value in enumerate(ordered):
+    for place, value in enumerate(find_output_values(program)):
         if isinstance(value, Node) and _is_choice(value):
             labels.add(place)
     return frozenset(labels)
+
+
+def find_output_values(program: ExportedProgram) -> list[Any]:
+    """Return the graph's value of each output, in the order of `Source.outputs`."""
+    functional = functionalized(program)
+    values: Any = functional.graph.output_node().args[0]
+    pairs = list(zip(functional.graph_signature.output_specs, values, strict=True))
+    return [value for kind in _KINDS for spec, value in pairs if spec.kind is kind]
 
 
 def _is_choice(output: Node) -> bool:

@@ -10,6 +10,7 @@ has ended the process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -67,7 +68,7 @@ _STEPS = 3  # calls of a method in sequence, if it keeps state
 _MOST_STARTS = 6  # number of such sequences
 _MOST_EXAMPLES = 32
 # The least number of runs of a reference, and of one that draws random numbers; the latter runs
-# more often, for about this number of seconds.
+# more often, for about this number of seconds, and so does one that changes values in Python.
 _RUNS, _RUNS_OF_RANDOM, _MOST_RUNS, _MOST_SECONDS = 2, 6, 64, 5
 _MOST_BYTES = 1 << 28  # of a method's outputs, which the store keeps
 
@@ -160,7 +161,27 @@ class ReferenceRecorder:
             )
         for calls in self._sequences(method, sets):
             recording = self._add(recording, calls)
+        if not recording.divergence and (calls := self._find_late_divergence(first)):
+            recording = self._add(recording, calls)
         return recording
+
+    def _find_late_divergence(self, first: RecordedCall) -> Calls:
+        """Return the calls of a long sequence up to one that diverges, or none.
+
+        Tracing freezes what a reference changes in Python. A counter, for example, may matter only
+        after many calls.
+        """
+        if not self._state.is_python(self._changes[first.method]):
+            return []
+        most = _MOST_BYTES // max(count_bytes(first.outputs), 1)
+        calls = [(first.method, first.inputs)] * min(_MOST_RUNS, most)
+        recorded = self._run(calls, most_seconds=_MOST_SECONDS) if calls else []
+        if recorded and recorded[-1].error:  # such as a full cache
+            recorded.pop()
+        for step, outcome in enumerate(self._comparison.compare(recorded), 1):
+            if outcome.diverges and not outcome.is_form:
+                return calls[:step]
+        return []
 
     def _sequences(self, method: str, sets: Sequence[InputSet]) -> list[Calls]:
         """Return the calls of each sequence: single calls if the reference keeps no state."""
@@ -219,6 +240,12 @@ class ReferenceRecorder:
         """
         recorded = self._run(calls)
         divergence, skipped = recording.divergence, [*recording.skipped]
+        # It may take only so many calls in a row: a cache is full, for example.
+        if len(recorded) > 2 and recorded[-1].error and not self.changed_for_good:
+            late = recorded.pop()
+            place = f"call {len(recorded) + 1} from {recorded[0].inputs.origin}"
+            where = f"{late.inputs.origin} ({place})"
+            skipped.append((where, f"the reference raises {late.error}"))
         if self._label(calls) not in self._deaths:
             for step, outcome in enumerate(self._comparison.compare(recorded), 1):
                 if outcome.skipped:
@@ -250,7 +277,9 @@ class ReferenceRecorder:
     def _label(self, calls: Calls, seed: int = SEED) -> str:
         return f"{seed}: {' > '.join(f'{method} on {inputs.origin}' for method, inputs in calls)}"
 
-    def _run(self, calls: Calls, seed: int = SEED) -> list[RecordedCall]:
+    def _run(
+        self, calls: Calls, seed: int = SEED, most_seconds: float = math.inf
+    ) -> list[RecordedCall]:
         """Call references one after another from the initial state, until one raises."""
         label = self._label(calls, seed)
         if label in self._deaths:
@@ -259,11 +288,12 @@ class ReferenceRecorder:
             return [RecordedCall(method, inputs, {}, mistake)]
         self._begin(label)
         recorded: list[RecordedCall] = []
+        started = monotonic()
         with self._defaults():
             seed_all(seed)
             for method, inputs in calls:
                 recorded.append(self._call(method, inputs))
-                if recorded[-1].error:
+                if recorded[-1].error or monotonic() - started > most_seconds:
                     break
         # After a longer sequence, it is unknown which reference changed what.
         if len(calls) == 1:

@@ -24,6 +24,7 @@ from pipeline.features.references.reference_form import (
     describe_structure,
     describe_unchanged,
 )
+from pipeline.program.quantized_values import is_quantized
 from pipeline.store.reasons import reason
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import most_share
@@ -34,6 +35,10 @@ from pipeline.validate.references import Lane, OpenLane, References
 # Units in the last place of the greatest value, and of each value, by which two equivalent kernels
 # may differ.
 _UNITS = 16
+_ON_EXAMPLES = (
+    "the exported program is quantized, so the limits of validate.reference apply to "
+    "examples"
+)
 # A single output, alone or in a tuple of one: a runtime can't tell them apart.
 _ALONE = {"output", "output[0]"}
 # Prefixes of returned outputs; gradients and parameters of a program that trains have others.
@@ -162,6 +167,8 @@ class RecordingComparison:
             }
             wrong = describe_structure(returned, call.outputs)
             return CallOutcome(call, where, wrong=wrong, is_form=True)
+        if call.inputs.generated and self._judges_quantization(call.method):
+            return CallOutcome(call, where, skipped=_ON_EXAMPLES)
         if not rounds:
             glances = []
             for name, expected in pairs:
@@ -194,11 +201,21 @@ class RecordingComparison:
     ) -> list[DerivedLimits]:
         """Return the limits of a call's outputs: those of the config, or derived from rounding."""
         call_limits = self._limits_of(call.method)
-        if not call_limits.derived:
+        if not call_limits.derived or self._judges_quantization(call.method):
             limits = DerivedLimits(call_limits.config_limits, call_limits.config_limits)
             return [limits] * len(values)
         rounded = [*references.run_rounded(call.inputs, step=step)]
         return call_limits.with_config(call_limits.by_rounding(values, rounded))
+
+    def _judges_quantization(self, method: str) -> bool:
+        """Return whether limits of the config say how much a quantized program may lose.
+
+        It was quantized for real values, so limits derived from its own steps, and other inputs,
+        show nothing.
+        """
+        limits = self._limits_of(method).config_limits
+        has_limits = any(value is not None for _, value in limits)
+        return has_limits and is_quantized(self.programs[method])
 
     def _limits_of(self, method: str) -> CallLimits:
         if method not in self._limits:

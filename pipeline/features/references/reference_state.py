@@ -149,6 +149,10 @@ class KeptState:
             if _differs(value, content)
         }
 
+    def is_python(self, keys: Iterable[Key]) -> bool:
+        """Return whether some of these keys of the kept state are anything but tensors."""
+        return any(not isinstance(self._kept[key][0], Tensor) for key in keys)
+
     def restore(self) -> None:
         """Restore what changed. Raises ChangedParameterError: parameters are not copied."""
         for value, content in self._kept.values():

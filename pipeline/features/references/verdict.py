@@ -24,6 +24,7 @@ from pipeline.features.references.recording_judge import (
 from pipeline.features.references.recordings import RecordedCall, Recording
 from pipeline.moments import call_all, has_feature
 from pipeline.program.eager import Source
+from pipeline.program.quantized_values import is_quantized
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import PipelineError, listed
 from pipeline.validate.budget import Budget
@@ -151,10 +152,20 @@ class ReferenceJudge:
         """
         if output.error.mismatch is not None or output.error.disagreeing:
             return ""
-        if self._set_at:
-            return f" ({listed(self._set_at, _MOST_NAMED)})"
         distance = output.error.relative
-        if recording.here or distance is None or distance > _SMALL:
+        is_near = distance is not None and distance <= _SMALL
+        limits = self._limits[self._result.method]
+        is_tolerance = output.wrong[0].startswith("absolute error")
+        if self._set_at and not (is_tolerance and limits.atol is None):
+            return f" ({listed(self._set_at, _MOST_NAMED)})"
+        if self._set_at and is_near:
+            return " (derived from rounding; set validate.reference.atol to replace it)"
+        if recording.here and is_quantized(self._programs[self._result.method]):
+            return (
+                " (the exported program is quantized: validate.reference.min_sqnr sets what it "
+                "may lose on examples)"
+            )
+        if recording.here or not is_near:
             return ""
         return " (set validate.reference.atol if the recording may differ by more)"
 

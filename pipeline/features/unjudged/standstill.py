@@ -38,6 +38,9 @@ from pipeline.validate.node_values import NodeValues
 _REDRAWN = 6  # input sets for the source alone, if all calls had the same inputs
 _SEED = 0x7ED5EED  # a seed unlikely to be used for examples; torch takes 32 bits of it
 _REMEDY = f"add examples that change it; {ACCEPT}"
+_REMEDY_STATE = (
+    f"raise `validate.steps` if it changes only after more calls, or {_REMEDY}"
+)
 _REMEDY_WITHIN = (
     f"add examples that change it, or set a limit below its movement; {ACCEPT}"
 )
@@ -172,7 +175,8 @@ class StandstillJudge:
             where += "; on large inputs it moves"
         if not output.largest:
             whatever = "" if output.moves_if_large else ", whatever the inputs"
-            return f"{name} is the same {on}{whatever}{where}; {_REMEDY}"
+            remedy = _REMEDY_STATE if self.state else _REMEDY
+            return f"{name} is the same {on}{whatever}{where}; {remedy}"
         return (
             f"{name} moves by at most {output.largest:.3g} {on}, within its limits, so no value "
             f"could fail{where}; {_REMEDY_WITHIN}"

@@ -61,8 +61,10 @@ def test_zeros_are_zero_and_integers_stay_within_the_examples(embed):
     tokens, mask = zeros.args
     assert (zeros.case, zeros.generated) == ("zeros", True)
     assert zeros.origin.startswith("generated 3 (seed 0): zeros, tokens.shape[1]=")
-    assert set(tokens.flatten().tolist()) == {1}  # the smallest token of the example
+    assert set(tokens.flatten().tolist()) == {0}  # the first row of the table
     assert not mask.any() and zeros.kwargs["scale"] == 0 and zeros.kwargs["offset"] == 3
+    (amounts,) = made(unary(lambda x: x * 2, torch.tensor([1, 5, 2])), ["zeros"]).sets
+    assert amounts.args[0].tolist() == [1, 1, 1]  # the smallest integer of the example
 
 
 @settings(max_examples=15)

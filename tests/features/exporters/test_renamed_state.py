@@ -27,7 +27,7 @@ class Around(nn.Module):
         self.model = model
 
     def forward(self, x):
-        return self.model.cache * x
+        return self.model.cache.sum() * x
 
 
 def find(first, second):
@@ -55,3 +55,58 @@ def test_a_second_name_in_one_method_is_harmless():
     both = Around(cache)
     both.alias = cache
     assert find(both, Around(cache)) == {}
+
+
+class Held(nn.Module):
+    def __init__(self, cache, changes=False):
+        super().__init__()
+        self.changes = changes
+        self.register_buffer("cache", cache)
+
+    def forward(self, x):
+        return (self.cache.add_(1) if self.changes else self.cache).sum() + x
+
+
+@pytest.mark.parametrize("part", [lambda t: t[1:], lambda t: t[:, 1], lambda t: t.view(3, 2)])
+def test_views_of_one_tensor_are_found_whatever_their_names(part):
+    cache = torch.zeros(2, 3)
+    prefill, decode = Held(cache, changes=True), Held(part(cache))
+    assert find(prefill, decode) == {"prefill": {"cache": 0}, "decode": {"cache": 0}}
+    number = {"prefill": {"cache": 0}, "decode": {"model.cache": 0}}
+    assert find(prefill, Around(decode)) == number
+
+
+def test_a_buffer_that_another_method_holds_as_a_constant_is_found():
+    class Constant(nn.Module):
+        def __init__(self, cache):
+            super().__init__()
+            self.get = lambda: cache
+
+        def forward(self, x):
+            return self.get() * x
+
+    cache = Cache()
+    number = {"prefill": {"cache": 0}, "decode": {"lifted_tensor_0": 0}}
+    assert find(cache, Constant(cache.cache)) == number
+    assert find(cache, Constant(cache.cache.clone())) == {}
+    still = Cache(changes=False)
+    assert find(still, Constant(still.cache)) == {}
+
+
+def test_views_that_do_not_overlap_are_different_buffers():
+    keys, values = torch.zeros(3, 2, 4).unbind(1)  # they interleave
+    assert find(Held(keys, changes=True), Around(Held(values))) == {}
+    assert find(Held(keys, changes=True), Held(keys)) == {}
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.bfloat16, torch.float8_e4m3fn, torch.complex128]
+)
+def test_views_of_every_dtype_are_found(dtype):
+    cache = torch.zeros(2, 3).to(dtype)
+    buffers = {"prefill": {"cache": cache}, "decode": {"cache": cache[:1]}}
+    used = {"cache": {"changed": True}}
+    assert find_renamed_state(buffers, lambda method: used) == {
+        "prefill": {"cache": 0},
+        "decode": {"cache": 0},
+    }

@@ -103,6 +103,32 @@ def test_inputs_that_a_method_refuses_give_no_figures(package):
     assert measure_latency(PackageFiles.of(pte), "encode", programs["encode"], wrong, 0.01) is None
 
 
+class Filling(torch.nn.Module):
+    """Fills its cache row by row, and raises once it is full."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(size, 3))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x):
+        self.cache.index_copy_(0, self.place, x.unsqueeze(0))
+        self.place.add_(1)
+        return self.cache.sum(0)
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_a_cache_that_is_full_ends_a_turn(size):
+    program = exported(Filling(size), torch.ones(3))
+    files = PackageFiles.of(write("full.pte", lowered({"fill": program}).buffer))
+    inputs = InputSet((torch.ones(3),), {}, "example 0")
+    figures = measure_latency(files, "fill", program, inputs, 3.0)
+    if size == 1:
+        assert figures is None  # nothing but the first run succeeds
+    else:
+        assert figures["steady_ms"]["runs"] == figures["source_ms"]["runs"] == 28
+
+
 def test_the_source_program_keeps_its_state(package):
     _, programs = package
     before = programs["count"].state_dict["total"].clone()

@@ -19,8 +19,9 @@ def test_operators_in_training_mode_are_named_once_each():
     dropout, norm = warnings(model)
     assert (dropout["operator"], dropout["module"]) == ("aten.dropout", "1")
     assert dropout["what"] == (
-        "is in training mode (2 calls); call .eval() on the model before the export, "
-        "or declare that it samples, `validate: {random: true}`"
+        "is in training mode (2 calls); call .eval() on the model before the export (functions "
+        "such as F.dropout also need `training=self.training`), or declare that it samples, "
+        "`validate: {random: true}`"
     )
     assert show_error(dropout["what"], "warning") == f"{dropout['what']} [PTE373]"
     assert norm["operator"] == "aten.batch_norm" and norm["module"] == "2"

@@ -141,7 +141,11 @@ def test_the_config_limits_how_far_recorded_outputs_may_differ(settings, set_at,
         ({"atol": 1.0}, "(set validate.reference.atol if the recording may differ by more)"),
         (OTHER_METHOD, "(set validate.reference.atol if the recording may differ by more)"),
         ({"reference": {"atol": 0.01}}, "(validate.reference.atol)"),
-        ({"reference": {"min_sqnr": 60.0}}, "(validate.reference.min_sqnr)"),
+        (
+            {"reference": {"min_sqnr": 60.0}},
+            "(derived from rounding; set validate.reference.atol to replace it)",
+        ),
+        ({"reference": {"min_sqnr": 60.0, "atol": 1.0}}, "(validate.reference.atol, "),
     ],
 )
 def test_a_recording_beyond_its_limits_says_where_they_are_set(settings, said, tmp_path):

@@ -17,11 +17,19 @@ from tests.support.referenced import judge, record
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
-def verdict_of(module, reference=None, inputs=(X,), shapes=None, is_random=False, examples=None):
+def verdict_of(
+    module,
+    reference=None,
+    inputs=(X,),
+    shapes=None,
+    is_random=False,
+    examples=None,
+    settings=None,
+):
     """Export a module and judge it by a reference, by default the module itself."""
     programs = {"forward": export(module, inputs, dynamic_shapes=shapes)}
     recordings = record({"forward": reference or module}, programs, examples)
-    return judge(recordings, programs, is_random=is_random)["forward"]
+    return judge(recordings, programs, is_random=is_random, settings=settings)["forward"]
 
 
 class Branches(nn.Module):
@@ -189,6 +197,73 @@ def test_what_a_reference_changes_of_its_process_is_restored():
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     assert torch.get_default_dtype() is torch.float32
+
+
+class Coarse(nn.Module):
+    """Rounds to int8 as a program does that its exporter quantized."""
+
+    def forward(self, x):
+        step = (0.05, 0, -128, 127, torch.int8)
+        quantized = torch.ops.quantized_decomposed.quantize_per_tensor(x * 2, *step)
+        return torch.ops.quantized_decomposed.dequantize_per_tensor(quantized, *step)
+
+
+@pytest.mark.parametrize(("least", "verdict"), [(20.0, "passed"), (90.0, "failed")])
+def test_limits_judge_what_an_exporter_quantized_on_its_examples(least, verdict):
+    """Other inputs may be outside the range that it was quantized for."""
+    result = verdict_of(Coarse(), lambda x: x * 2, settings={"reference": {"min_sqnr": least}})
+    assert result.reference["verdict"] == verdict
+    assert result.reference["calls"] == 1
+    assert {skip["reason"] for skip in result.reference["skipped"]} == {
+        "the exported program is quantized, so the limits of validate.reference apply to examples"
+    }
+
+
+def test_without_limits_what_an_exporter_quantized_says_which_key_sets_them():
+    failure = verdict_of(Coarse(), lambda x: x * 2).failures[0]
+    assert "validate.reference.min_sqnr sets what it may lose on examples)" in failure["what"]
+    assert verdict_of(Coarse(), Coarse()).reference["verdict"] == "passed"
+
+
+class Counting(nn.Module):
+    """Counts its calls in Python, changes its outputs after some calls, and raises after more."""
+
+    def __init__(self, changes, ends=1000):
+        super().__init__()
+        self.changes, self.ends, self.calls = changes, ends, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > self.ends:
+            raise RuntimeError("full")
+        return x * 3 if self.calls > self.changes else x * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends", "verdict"),
+    [
+        (20, 1000, "failed"),
+        (1000, 1000, "passed"),
+        (1000, 20, "passed"),
+        (20, 21, "failed"),
+        (1000, 2, "passed"),
+        (1000, 1, "failed"),
+    ],
+)
+def test_what_a_counter_in_python_changes_late_is_found(changes, ends, verdict):
+    module = Counting(changes, ends)
+    program = export(module, (X,))
+    module.calls = 0
+    result = judge(record({"run": module}, {"run": program}), {"run": program})["run"]
+    assert result.reference["verdict"] == verdict
+    if verdict == "failed":
+        place = f"call {min(changes, ends) + 1} from example 0"
+        assert result.failures[0]["inputs"] == f"example 0 ({place})"
+    if ends == 2:
+        assert result.reference["skipped"][0] == {
+            "origin": "example 0 (call 3 from example 0)",
+            "reason": "the reference raises RuntimeError: full",
+        }
 
 
 class Cache(nn.Module):

@@ -175,6 +175,28 @@ def test_a_method_that_returns_nothing_is_not_judged():
     assert "its outputs don't show its changes to state" in method.verdict_reason
 
 
+class Shifting(nn.Module):
+    """Returns what it was called with four calls ago."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(5, 8))
+
+    def forward(self, x):
+        self.rows.copy_(torch.cat([self.rows[1:], x[:1]]))
+        return self.rows[0].clone()
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(4, "not judged"), (6, "passed")])
+def test_an_output_that_moves_after_many_calls_needs_more_steps(steps, verdict):
+    program = export(Shifting(), (X,))
+    pte = write("shifting.pte", lowered({"run": program}).buffer)
+    config = ValidateConfig(latency={"seconds": 0}, steps=steps)
+    (method,) = validate_package(pte, (), {"run": program}, {"run": EXAMPLES}, config, {}).methods
+    assert method.verdict == verdict
+    assert ("raise `validate.steps` if it changes" in method.verdict_reason) == (steps == 4)
+
+
 # Without packages
 
 
