@@ -169,9 +169,9 @@ class RunRecord:
         if (remote := plan.workspace.store.remote) is None:
             return {}
         total, problem = remote.counts, remote.problem
-        for counts, other in filter(None, (report.remote for report in self.reports)):
+        for counts, cause in filter(None, (report.remote for report in self.reports)):
             total += counts
-            problem = max(problem, other, key=len)
+            problem = max(problem, cause, key=len)
         believes_all = remote.settings.believes_all
         return {**vars(total), "believes_all": believes_all, "problem": problem}
 

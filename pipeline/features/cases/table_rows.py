@@ -61,10 +61,10 @@ def _count_rows(index: Node) -> int | None:
 
 def _count_rows_of(lookup: Node, index: Node) -> int | None:
     """Return the rows of the table of a lookup, if integers index nothing but its rows."""
-    table, *others = lookup.args
+    table, *arguments = lookup.args
     name = base_name(lookup)
-    is_row = others[:1] == [[index]] if name == "index" else table is not index
-    is_row &= name != "index_select" or others[0] == 0
+    is_row = arguments[:1] == [[index]] if name == "index" else table is not index
+    is_row &= name != "index_select" or arguments[0] == 0
     rows = table.meta["val"].shape[0] if isinstance(table, Node) else None
     return rows if is_row and isinstance(rows, int) else None
 

@@ -48,9 +48,9 @@ def keep_in_float(
     return {kind: members for kind, members in overrides.items() if members}
 
 
-def is_all(kept: Sequence[str], method: Mapping[str, Any]) -> bool:
+def is_all(modules: Sequence[str], method: Mapping[str, Any]) -> bool:
     """Return whether nothing of a method stays quantized with these modules in float."""
-    return {row["module"] for row in method["modules"]} <= {*kept}
+    return {row["module"] for row in method["modules"]} <= {*modules}
 
 
 def _takes_options(spec: Any) -> bool:
