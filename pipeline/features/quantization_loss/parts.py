@@ -68,10 +68,10 @@ def _split(origins: Tensor, shape: torch.Size) -> list[Part]:
     for dimension, size in enumerate(shape):
         if isinstance(size, SymInt):
             continue
-        rows = origins.movedim(dimension, 0).flatten(1)
+        rows = origins.movedim(dimension, 0).unsqueeze(-1).flatten(1)
         differs = (rows[1:] != rows[:-1]).any(1)
         bounds = [0, *(differs.nonzero().flatten() + 1).tolist(), size]
-        if 2 < len(bounds) <= _MOST_PARTS:
+        if 1 < len(bounds) - 1 <= _MOST_PARTS:
             before = (slice(None),) * dimension
             for start, stop in pairwise(bounds):
                 parts.append((*before, slice(start, stop)))

@@ -50,6 +50,13 @@ def test_parts_are_followed_through_views_and_rounding():
     assert names(nested)[0] == ["[:, 0:3]", "[:, 3:6]", "[:, :, 0:2]", "[:, :, 2:10]"]
 
 
+def test_outputs_of_one_dimension_or_none_may_have_parts():
+    def forward(x):
+        return torch.cat([x[0, 0].sin(), x[0, 0].cos()]), x[0, 0], x.sum()
+
+    assert names(forward) == {0: ["[0:8]", "[8:16]"]}
+
+
 def test_what_is_computed_as_a_whole_has_no_parts():
     assert names(lambda x: torch.cat([x, x], 1).sum(-1)) == {}
     assert names(lambda x: torch.cat([x, x], 1)) == {}
