@@ -51,14 +51,14 @@ def search_by_metric(
     """
     present = read_score(plan, package, metric)
     ranked = _rank(plan, package, methods, present["entry"])
+    for method, modules in _group(ranked, ranked).items():
+        # A method that quantizes nothing can't be linked, so its quietest module isn't kept.
+        if is_all(modules, methods[method]):
+            ranked.remove((method, modules[-1]))
     scores: dict[frozenset[Unit], Score] = {}
 
     def build(kept: Sequence[Unit]) -> bool:
         key = frozenset(kept)
-        if any(
-            is_all(modules, methods[m]) for m, modules in _group(kept, kept).items()
-        ):
-            return False  # a package that quantizes nothing can't be linked
         if key not in scores:
             # The first build always runs, or a small budget would find nothing at all.
             if scores and budget.spent:

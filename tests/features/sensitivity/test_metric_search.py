@@ -54,3 +54,27 @@ def test_a_package_that_quantizes_nothing_is_not_built(monkeypatch):
     methods["m"]["modules"].append({"module": ""})
     metric_search.search_by_metric(None, "p", {}, methods, "top1", budget)
     assert builds[1:] == [[("m", "a")], [("m", "a"), ("m", "b")]]
+
+
+def test_all_modules_but_the_quietest_of_a_method_may_be_kept(monkeypatch):
+    ranked = [*(("m", f"layers.{number}") for number in range(7)), ("n", "head"), ("n", "neck")]
+
+    def build(plan, package, actions, methods, metric, kept):
+        passed = {*ranked[:6], ranked[7]} <= {*kept}
+        return {**present, "verdict": "passed" if passed else "failed"}
+
+    present = {
+        "value": 0.5,
+        "verdict": "failed",
+        "sentence": "too low",
+        "bytes": 9,
+        "entry": "top1",
+    }
+    monkeypatch.setattr(metric_search, "read_score", lambda *_: present)
+    monkeypatch.setattr(metric_search, "_rank", lambda *_: [*ranked])
+    monkeypatch.setattr(metric_search, "_build", build)
+    methods = {name: {"modules": [{"module": m} for n, m in ranked if n == name]} for name in "mn"}
+    budget = SimpleNamespace(spent=False)
+    record = metric_search.search_by_metric(None, "p", {}, methods, "top1", budget)
+    assert record["reached"]
+    assert record["kept"] == {"m": [f"layers.{number}" for number in range(6)], "n": ["head"]}
