@@ -12,20 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
-import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
 TensorPlace = tuple[int, int, tuple[int, ...]]
 User = tuple[str, str, TensorPlace]  # the method and its name and view of the buffer
-_SAME_SIZE = {
-    1: torch.uint8,
-    2: torch.int16,
-    4: torch.int32,
-    8: torch.int64,
-    16: torch.complex128,
-}
-
 
 # The buffers of each method, by name.
 Buffers = Mapping[str, Mapping[str, Tensor]]
@@ -113,13 +104,25 @@ def _find_tensors(buffers: Buffers) -> list[list[User]]:
     return all_users
 
 
+class _Memory:
+    """The memory of a tensor of any dtype and on any device, as numpy describes arrays."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{size}",
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+            "data": (tensor.data_ptr(), True),
+        }
+
+
 def _overlap(tensor: Tensor, view: Tensor) -> bool:
-    return bool(numpy.shares_memory(_as_array(tensor), _as_array(view)))
-
-
-def _as_array(tensor: Tensor) -> numpy.ndarray[Any, Any]:
-    """Return an array of the same memory; numpy lacks some of torch's dtypes."""
-    return tensor.detach().view(_SAME_SIZE[tensor.element_size()]).numpy()
+    """Return whether two tensors share an element. Only addresses are compared, nothing is read."""
+    first = numpy.asarray(_Memory(tensor))
+    second = numpy.asarray(_Memory(view))
+    return bool(numpy.shares_memory(first, second))
 
 
 def _is_renamed(users: Sequence[User]) -> bool:
