@@ -105,7 +105,8 @@ class _Origins:
                 return origins
         except Exception:  # a size may fit no operator
             pass
-        return torch.full(shape, next(self._numbers))
+        # Takes the memory of one value, however large the tensor is.
+        return torch.tensor(next(self._numbers)).expand(shape)
 
     def _evaluate(self, node: Node) -> Any:
         value = node.meta["val"]

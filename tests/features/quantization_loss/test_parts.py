@@ -57,6 +57,14 @@ def test_outputs_of_one_dimension_or_none_may_have_parts():
     assert names(forward) == {0: ["[0:8]", "[8:16]"]}
 
 
+def test_a_value_that_is_too_large_for_memory_is_followed():
+    def forward(x):
+        table = x.unsqueeze(1) * x.unsqueeze(0)  # 2 ** 40 values
+        return torch.cat([table[:2, :3], table[:2, 3:6]], 1), torch.cat([x[:2], x[:2].sin()])
+
+    assert names(forward, x=torch.randn(1 << 20)) == {1: ["[0:2]", "[2:4]"]}
+
+
 def test_what_is_computed_as_a_whole_has_no_parts():
     assert names(lambda x: torch.cat([x, x], 1).sum(-1)) == {}
     assert names(lambda x: torch.cat([x, x], 1)) == {}
