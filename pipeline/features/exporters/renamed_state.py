@@ -104,7 +104,7 @@ def _find_tensors(buffers: Buffers) -> list[list[User]]:
     return all_users
 
 
-class _Memory:
+class _ArrayInterface:
     """The memory of a tensor of any dtype and on any device, as numpy describes arrays."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -120,8 +120,8 @@ class _Memory:
 
 def _overlap(tensor: Tensor, view: Tensor) -> bool:
     """Return whether two tensors share an element. Only addresses are compared, nothing is read."""
-    first = numpy.asarray(_Memory(tensor))
-    second = numpy.asarray(_Memory(view))
+    first = numpy.asarray(_ArrayInterface(tensor))
+    second = numpy.asarray(_ArrayInterface(view))
     return bool(numpy.shares_memory(first, second))
 
 
