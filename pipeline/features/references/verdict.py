@@ -155,8 +155,11 @@ class ReferenceJudge:
         distance = output.error.relative
         is_near = distance is not None and distance <= _SMALL
         limits = self._limits[self._result.method]
-        is_tolerance = output.wrong[0].startswith("absolute error")
-        if self._set_at and not (is_tolerance and limits.atol is None):
+        # The config may set other limits; a tolerance that it doesn't set is still derived.
+        is_derived = limits.atol is None and output.wrong[0].startswith(
+            "absolute error"
+        )
+        if self._set_at and not is_derived:
             return f" ({listed(self._set_at, _MOST_NAMED)})"
         if self._set_at and is_near:
             return " (derived from rounding; set validate.reference.atol to replace it)"
