@@ -89,7 +89,7 @@ class Generator:
             pairs, _ = pair_leaves(program, example)
             example_leaves.append([value for _, value in pairs])
         self._example_values = list(zip(*example_leaves, strict=True))  # per argument
-        any(call_all("widen_integers", program, self._example_values))
+        list(call_all("widen_integers", program, self._example_values))
         self._size_ranges = _size_ranges(program, self._arguments, example_leaves)
         # A readable name for each symbol: the first place of the signature where it occurs.
         self._size_names: dict[sympy.Expr, str] = {}
