@@ -139,7 +139,7 @@ class Packer:
     def _is_shared(self, blob: Digest) -> bool:
         """Return whether workers must find a blob: in the remote, or in the store that they share.
 
-        One that was evicted since it was planned is made again.
+        Without a remote, a blob that was evicted since the plan was made is made again.
         """
         store = self._workspace.store
         return store.remote is not None or is_plain(store.blob_path(blob))

@@ -96,7 +96,7 @@ def materialise(parcel: Json, workspace: Workspace) -> None:
     store.ask(parcel["results"])
     store.fetch([*parcel["files"].values(), *parcel["blobs"]])
     for blob in parcel["blobs"]:
-        # Without a remote, the build found it in its own store.
+        # Without a remote, the build has it in its store, which must be this one, too.
         if store.remote is None and not store.has(blob):
             raise MissingBlobError(f"store {store.root}: blob {blob} is missing")
     for name, content in parcel["files"].items():

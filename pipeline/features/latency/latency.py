@@ -137,7 +137,8 @@ def measure_latency(
 
     The first third of `seconds` goes to opening and loading the package repeatedly, each time
     followed by a first run. Then package and source run in turns. Each step happens at least once.
-    A method with state begins each turn anew, and ends it if a run fails, as when a cache is full.
+    A method with state starts each turn from its initial state. A turn ends early if a run fails,
+    for example because a cache is full.
     """
     values = flatten(program, inputs)
     loads: list[float] = []

@@ -97,7 +97,7 @@ def _mark_failed(
 ) -> None:
     """Make the reports of an earlier validation say that the last one failed, and why.
 
-    They keep their figures, with which `doit baseline` replaces a baseline that has mistakes.
+    They keep their figures, which `doit baseline` needs to replace a baseline that has mistakes.
     """
     report |= {"ok": False, "verdict": "failed", "failures": [error], "codes": [""]}
     content = record_bytes(report)

@@ -50,7 +50,8 @@ def validate(
         PipelineError: the package doesn't compute the same function as its programs, or fails a
             gate.
     """
-    stages.current = ""  # of a mistake in a baseline
+    # A mistake in a baseline is found before any stage begins.
+    stages.current = ""
     package, folder = str(action.package), workspace.package(str(action.package))
     key = action.key["measured"]
     # For this validation only: each file is hashed once, and again if it changed since.
