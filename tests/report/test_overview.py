@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -6,6 +7,7 @@ from pipeline.features.overview.overview import read_run, write_overview
 from pipeline.report.events import Event, write_run
 from pipeline.report.failures import describe_failed
 from pipeline.report.render import read_report, write_reports
+from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support import builds
@@ -136,6 +138,28 @@ def test_a_validation_that_failed_without_a_report_is_not_described_by_an_earlie
         pages = [(space.package("pack") / name).read_text() for name in ("junit.xml", "report.md")]
         assert all("its process was killed" in page for page in pages)
         assert 'failures="1"' in pages[0] and "# pack: FAILED" in pages[1]
+
+
+def test_a_report_that_is_newer_than_the_last_run_is_kept(tmp_path):
+    """`doit sensitivity` validates a package, too, but isn't recorded as a run."""
+    space = workspace(tmp_path)
+    failed = {"kind": "validate", "package": "pack", "outcome": "failed"}
+    run(space, {**failed, "error": "its process was killed"})
+    put(space, "pack", "report.json", REPORT)
+    newer = (space.build / "run.json").stat().st_mtime_ns + 1
+    os.utime(space.package("pack") / "report.json", ns=(newer, newer))
+    summary(space, "pack")
+    assert read_report(space, "pack")["verdict"] == "passed"
+
+
+def test_a_report_with_invisible_characters_is_that_of_the_last_run(tmp_path):
+    space = workspace(tmp_path)
+    report = {**REPORT, "ok": False, "verdict": "failed", "failures": ["too\tlarge"]}
+    put(space, "pack", "report.json", report)
+    failed = {"kind": "validate", "package": "pack", "outcome": "failed"}
+    run(space, {**failed, "error": str(PipelineError(describe_failed(report, "pack")))})
+    summary(space, "pack")
+    assert read_report(space, "pack")["failures"] == ["too\tlarge"]
 
 
 def test_rendering_again_leaves_the_recorded_files_current(tmp_path):

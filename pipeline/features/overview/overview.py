@@ -21,6 +21,7 @@ from pipeline.report.render import (
 from pipeline.store.digest import hash_bytes
 from pipeline.store.files import REPORT, read_record, record_bytes, write_atomically
 from pipeline.store.forms import check_of
+from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
 # The fields of `run.json` that pages read.
@@ -62,7 +63,7 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
             continue
         report = read_report(workspace, package)
         if error := _validation_error(package, actions, report):
-            if report is not None:
+            if report is not None and not _is_newer_than_run(workspace, package):
                 _mark_failed(workspace, package, report, error)
             entries.append(Entry(package, None, error))
             continue
@@ -86,10 +87,19 @@ def _validation_error(
             continue
         reported = ""
         if report is not None and report["failures"]:
-            reported = describe_failed(report, package)
+            reported = one_line(describe_failed(report, package))
         if not reported or not action["error"].startswith(reported):
             return f"validate {package}: {action['error']}"
     return ""
+
+
+def _is_newer_than_run(workspace: Workspace, package: str) -> bool:
+    """Return whether a package's report was written after the last run.
+
+    Commands such as `doit sensitivity` validate packages, too, but aren't recorded as runs.
+    """
+    report = workspace.package(package) / REPORT
+    return report.stat().st_mtime_ns > (workspace.build / RUN).stat().st_mtime_ns
 
 
 def _mark_failed(
