@@ -30,6 +30,7 @@ _MOST_NAMED = 3
 # The limits that mean something for a class index or a mask, where distances don't.
 OF_LABELS = ("atol", "rtol", "max_mean_abs", "max_p999_abs", "min_agreement")
 _SUGGESTED = ("min_sqnr", "min_agreement")
+_LEAST_OF_PART = 8  # values; all of fewer may be near zero by chance
 _SEPARATE = (
     "the program concatenates it with other values, which may take up the quantized range; return "
     "it as a separate output"
@@ -268,7 +269,9 @@ class QuantizationJudge:
         named = {name for name, _ in divergences}
         for (place, part), pool in self.pooled_parts.items():
             name = self.outputs[place]
-            if name not in named and (fault := _check_noise(pool)):
+            if name in named or pool.values < _LEAST_OF_PART:
+                continue
+            if fault := _check_noise(pool):
                 divergences.append((name, f"{part} alone, {fault}; {_SEPARATE}"))
         return divergences
 

@@ -92,6 +92,14 @@ def test_a_lost_part_fails_though_the_others_hide_it():
     assert judged(torch.cat([boxes, scores * 0], 1), torch.cat([boxes, scores * 0], 1)) == []
 
 
+def test_a_part_of_few_values_may_be_near_zero_by_chance():
+    """For example, one of three angles in the only example."""
+    output = torch.tensor([[5.0, 4.0, 3.0, 2.0, 0.01, -0.02, 0.01, 0.02]])
+    assert judged(output + 0.03, output) == []
+    ((_, fault),) = judged(output.repeat(2, 1) + 0.03, output.repeat(2, 1))
+    assert "over 8 values" in fault
+
+
 def test_an_output_that_is_lost_as_a_whole_fails_once():
     output = torch.ones(10, 8)
     ((_, fault),) = judged(output * 0, output)
