@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and so doesn't import pydanti
     from pipeline.config.models import PackageConfig
 
 Json = Mapping[str, Any]
-# Names of buffers, each with the number of its tensor.
+# Names of buffers, each with the number of its memory.
 Renamed = Sequence[tuple[str, int]]
 
 WHERE = "emit.memory_planning.share_mutable_buffers"
@@ -61,12 +61,12 @@ def check_shared_state(
     """Find disagreements between a config and the state of its methods.
 
     These are buffers that methods use under the same name without the config saying whether they
-    are shared, shared buffers with the same name that are different tensors, and a tensor that has
-    several names.
+    are shared, shared buffers with the same name that are different tensors, and memory that
+    methods use under several names or as different views.
 
     Args:
         buffers: by method, the buffers that its program uses (`describe_buffers`).
-        renamed: by method, numbered buffers; equal numbers denote the same tensor of the model.
+        renamed: by method, numbered buffers; those with equal numbers share memory in the model.
     """
     common = find_common(buffers)
     if common and not says_sharing(config):

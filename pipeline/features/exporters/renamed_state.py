@@ -15,7 +15,9 @@ import numpy
 from torch import Tensor
 from torch.export import ExportedProgram
 
-TensorPlace = tuple[int, int, tuple[int, ...]]
+# The address, the size of an element and the sizes of a tensor, and the strides of its dimensions
+# with several values.
+TensorPlace = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 User = tuple[str, str, TensorPlace]  # the method and its name and view of the buffer
 
 # The buffers of each method, by name.
@@ -83,7 +85,13 @@ def _find_tensors(buffers: Buffers) -> list[list[User]]:
     for method, tensors in buffers.items():
         for name, tensor in tensors.items():
             if start := tensor.data_ptr():  # neither empty nor on the device meta
-                place = start, tensor.element_size(), tuple(tensor.shape)
+                sizes = tuple(tensor.shape)
+                strides = tuple(
+                    stride
+                    for size, stride in zip(sizes, tensor.stride(), strict=True)
+                    if size > 1
+                )
+                place = start, tensor.element_size(), sizes, strides
                 views = storages[tensor.untyped_storage().data_ptr()]
                 _, users = views.setdefault(place, (tensor, []))
                 users.append((method, name, place))

@@ -67,9 +67,11 @@ class Held(nn.Module):
         return (self.cache.add_(1) if self.changes else self.cache).sum() + x
 
 
-@pytest.mark.parametrize("part", [lambda t: t[1:], lambda t: t[:, 1], lambda t: t.view(3, 2)])
+@pytest.mark.parametrize(
+    "part", [lambda t: t[1:], lambda t: t[:, 1], lambda t: t.view(2, 8), lambda t: t.T]
+)
 def test_views_of_one_tensor_are_found_whatever_their_names(part):
-    cache = torch.zeros(2, 3)
+    cache = torch.zeros(4, 4)
     prefill, decode = Held(cache, changes=True), Held(part(cache))
     assert find(prefill, decode) == {"prefill": {"cache": 0}, "decode": {"cache": 0}}
     number = {"prefill": {"cache": 0}, "decode": {"model.cache": 0}}
