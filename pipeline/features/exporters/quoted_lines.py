@@ -33,8 +33,8 @@ def keep_quoted_lines(*packages: str) -> None:
         linecache.cache = _KeptLines(linecache.cache)
     prefixes = tuple(f"{package}." for package in packages)
     modules = [moments, isolated]
-    # A copy, since torch may import modules in other threads in the meantime.
-    for name, module in list(sys.modules.items()):
+    # Copies, here and below, since other threads may import modules or quote lines meanwhile.
+    for name, module in sys.modules.copy().items():
         if name.startswith(prefixes):
             modules.append(module)
     for module in modules:
@@ -50,7 +50,7 @@ class _KeptLines(dict[str, Any]):
         package = Path(isolated.__file__).parents[1]
         self._kept = FolderSet([*environment_folders(), str(package)])
         self._running = running_files()
-        for name, entry in cache.items():
+        for name, entry in cache.copy().items():
             self[name] = entry
 
     def __setitem__(self, name: str, entry: Any) -> None:

@@ -193,7 +193,8 @@ def test_the_metric_decides_what_is_kept(planted, record):
     (built,) = search["tried"]
     assert built["verdict"] == "passed" and built["value"] > 0.9
     assert search["kept"] == built["kept"] == {"forward": ["layers.3"]}
-    assert (search["builds"], search["one_by_one"]) == (1, 5)
+    # Keeping all five modules in float would quantize nothing.
+    assert (search["builds"], search["one_by_one"]) == (1, 4)
     # This proposal doesn't use the 20 dB of the config.
     assert record["methods"]["forward"]["floor_db"] is None
 
