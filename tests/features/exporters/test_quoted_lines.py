@@ -49,6 +49,20 @@ def test_only_changed_lines_of_a_workspace_are_quoted_anew(folders, folder, then
     assert quote(path) == then
 
 
+def test_other_threads_may_quote_lines_meanwhile(monkeypatch):
+    cache = {"one.py": (1, 0.0, ["1"], "one.py")}
+    hold = quoted_lines.FolderSet.hold
+
+    def hold_late(self, name):
+        cache[f"{name}+"] = cache["one.py"]
+        return hold(self, name)
+
+    monkeypatch.setattr(linecache, "cache", cache)
+    monkeypatch.setattr(quoted_lines.FolderSet, "hold", hold_late)
+    keep_quoted_lines()
+    assert "one.py+" in cache and "one.py" in linecache.cache
+
+
 class Looks(Tracer):
     """Counts how often each path is looked at."""
 
