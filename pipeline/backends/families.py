@@ -36,10 +36,9 @@ _ORDER = (
 @cache
 def find_families() -> Mapping[str, str]:
     """Return the module with each family's entries, by the family's name, in catalogue order."""
-    modules = {}
-    for feature in find_features():
-        if feature.entries:
-            modules[feature.name] = feature.entries
+    modules = {
+        feature.name: feature.entries for feature in find_features() if feature.entries
+    }
     return {name: modules[name] for name in sorted(modules, key=_rank)}
 
 

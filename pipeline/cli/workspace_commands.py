@@ -71,9 +71,8 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     except PipelineError as error:
         raise InvalidCommand(show_error(str(error))) from error
     except CmdParseError as error:  # doit would print all options
-        text = (
-            str(error).partition(" (parsing")[0].removeprefix("Error parsing Command: ")
-        )
+        text = str(error).removeprefix("Error parsing Command: ")
+        text = text.partition(" (parsing")[0]
         raise InvalidCommand(show_error(f"{text}; see `doit help`")) from error
 
 
@@ -386,11 +385,8 @@ def run_verb(
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (PipelineError, OSError) as error:
-        print(
-            f"{verb.name}: {show_error(describe_error(error))}",
-            file=sys.stderr if as_json else None,
-            flush=True,
-        )
+        text = f"{verb.name}: {show_error(describe_error(error))}"
+        print(text, file=sys.stderr if as_json else None, flush=True)
         return 1
     finally:
         plan.remember()

@@ -328,9 +328,8 @@ def _iter_named_data(
     singles = iter([owner for owner in objects if not owner.keys])
     for method in order:
         if method in owners:
-            by_key = {}
-            for tag, entry in owners[method].tagged():
-                by_key[entry.key] = (tag, entry)
+            tagged = owners[method].tagged()
+            by_key = {entry.key: (tag, entry) for tag, entry in tagged}
             yield from (by_key[key] for key in owners[method].keys[method])
         else:
             yield from next(singles).tagged()

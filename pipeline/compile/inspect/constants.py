@@ -54,9 +54,10 @@ def describe_constants(
             for name, tensor in computed:
                 table.add(name, tensor)
     places = {digest: number for number, digest in enumerate(sorted(table.tensors))}
-    numbers = {}
-    for payload, digests in consumed.items():
-        numbers[payload] = sorted(places[digest] for digest in digests)
+    numbers = {
+        payload: sorted(places[digest] for digest in digests)
+        for payload, digests in consumed.items()
+    }
     for digest, tensor in table.tensors.items():
         names = table.names[digest]
         tensor["names"] = sorted({n for n in names if not _is_made_up(n)} or names)

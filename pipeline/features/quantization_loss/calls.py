@@ -18,9 +18,10 @@ from torch.utils import _pytree as pytree
 
 from pipeline.config.validation import Limits
 from pipeline.features.quantization_loss.input_ranges import describe_far_inputs
-from pipeline.features.quantization_loss.judge import OF_LABELS, QuantizationJudge
+from pipeline.features.quantization_loss.judge import QuantizationJudge
 from pipeline.features.quantization_loss.labels import find_labels
 from pipeline.features.quantization_loss.parts import find_parts
+from pipeline.features.quantization_loss.pooled_output import OF_LABELS
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.report.verdicts import PASSED

@@ -7,6 +7,7 @@ and its power hides the noise of the others.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from itertools import count, pairwise
 from typing import Any
 
@@ -93,18 +94,16 @@ class _Origins:
     def _follow(self, node: Node) -> Tensor:
         shape = [_as_number(size) for size in node.meta["val"].shape]
         name = base_name(node)
-        try:
-            if name in _JOINING or only_moves(node):
-                args, kwargs = map_arg((node.args, node.kwargs), self._evaluate)
+        origins = None
+        if name in _ROUNDING:
+            origins = self.find(node.all_input_nodes[0])
+        elif name in _JOINING or only_moves(node):
+            args, kwargs = map_arg((node.args, node.kwargs), self._evaluate)
+            # The operator may refuse the sizes that stand for dynamic ones.
+            with suppress(RuntimeError, IndexError, TypeError, ValueError):
                 origins = node.target(*args, **kwargs)  # type: ignore[operator]
-            elif name in _ROUNDING:
-                origins = self.find(node.all_input_nodes[0])
-            else:
-                origins = None
-            if isinstance(origins, Tensor) and list(origins.shape) == shape:
-                return origins
-        except Exception:  # a size may fit no operator
-            pass
+        if isinstance(origins, Tensor) and list(origins.shape) == shape:
+            return origins
         # Takes the memory of one value, however large the tensor is.
         return torch.tensor(next(self._numbers)).expand(shape)
 

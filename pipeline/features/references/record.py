@@ -20,14 +20,16 @@ from pipeline.features.references.recorder import (
     Reference,
     ReferenceRecorder,
     name_origin,
-    with_defaults,
 )
 from pipeline.features.references.recordings import (
     RecordedCall,
     Recording,
     save_recording,
 )
-from pipeline.features.references.reference_state import refuse_changed_parameter
+from pipeline.features.references.reference_state import (
+    refuse_changed_parameter,
+    with_defaults,
+)
 from pipeline.program.inputs import InputSet
 
 

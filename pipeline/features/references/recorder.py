@@ -11,17 +11,17 @@ has ended the process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 
+from pipeline.config.units import merge_groups
 from pipeline.features.references.generated_sets import SEED, generate_sets
 from pipeline.features.references.guarded import Begin
 from pipeline.features.references.own_program import (
@@ -50,7 +50,6 @@ from pipeline.features.references.reference_state import (
     ChangedParameterError,
     KeptState,
     Key,
-    preserving_globals,
     seed_all,
 )
 from pipeline.features.references.training_mode import find_modules_in_training
@@ -71,16 +70,6 @@ _MOST_EXAMPLES = 32
 # more often, for about this number of seconds, and so does one that changes values in Python.
 _RUNS, _RUNS_OF_RANDOM, _MOST_RUNS, _MOST_SECONDS = 2, 6, 64, 5
 _MOST_BYTES = 1 << 28  # of a method's outputs, which the store keeps
-
-
-@contextmanager
-def with_defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Set torch's defaults to those that the exporter ran with, while references run."""
-    with preserving_globals():
-        torch.set_default_dtype(dtype)
-        if device != torch.get_default_device():
-            torch.set_default_device(device)
-        yield
 
 
 def name_origin(method: str) -> str:
@@ -111,12 +100,8 @@ class ReferenceRecorder:
         begin: Begin,
         deaths: Mapping[str, str],
     ) -> None:
-        self._references, self._programs, self._defaults = (
-            references,
-            programs,
-            defaults,
-        )
-        self._root = root
+        self._references, self._programs = references, programs
+        self._defaults, self._root = defaults, root
         self._begin, self._deaths = begin, deaths
         self._comparison = RecordingComparison(programs, checks_errors=True)
         self._state = KeptState(references.values())
@@ -197,19 +182,14 @@ class ReferenceRecorder:
             for start in starts
         ]
 
-    def _groups(self) -> list[list[str]]:
+    def _groups(self) -> list[tuple[str, ...]]:
         """Return the groups of methods that change the same state, in the model's order."""
-        groups: list[set[str]] = []
-        for method, changes in self._changes.items():
-            joined = {method} | {
-                n for n, keys in self._reachable.items() if keys & changes
-            }
-            joined = joined.union(*(group for group in groups if group & joined))
-            groups = [group for group in groups if not group & joined] + [joined]
-        ordered = [
-            [name for name in self._references if name in group] for group in groups
+        groups = [
+            {method} | {n for n, keys in self._reachable.items() if keys & changes}
+            for method, changes in self._changes.items()
         ]
-        return [group for group in ordered if len(group) > 1]
+        merged = merge_groups(self._references, groups)
+        return [group for group in merged if len(group) > 1]
 
     def _sequences_of(self, group: Sequence[str]) -> list[Calls]:
         """Return sequences of calls of methods that change the same state.
@@ -392,14 +372,11 @@ class ReferenceRecorder:
                 seed_all(SEED)
                 for call in before:  # to reach the last call's initial state
                     self._call(call.method, call.inputs)
-                program, reference = (
-                    self._programs[last.method],
-                    self._references[last.method],
-                )
+                program = self._programs[last.method]
+                reference = self._references[last.method]
                 arguments = program, reference, last.inputs, self._root
-                return "; ".join(
-                    filter(None, call_all("explain_divergence", *arguments))
-                )
+                words = call_all("explain_divergence", *arguments)
+                return "; ".join(filter(None, words))
         except Exception as problem:  # this must not hide the divergence
             log_traceback(problem)
             return ""

@@ -299,6 +299,16 @@ def preserving_globals() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
+@contextmanager
+def with_defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Set torch's defaults to those that the exporter ran with, while references run."""
+    with preserving_globals():
+        torch.set_default_dtype(dtype)
+        if device != torch.get_default_device():
+            torch.set_default_device(device)
+        yield
+
+
 def seed_all(seed: int) -> None:
     """Seed the generators of Python, numpy and torch."""
     random.seed(seed)
